@@ -1,5 +1,5 @@
-//! The DRA drivers that have registered. One that is being updated registers twice, under one name and two sockets: the
-//! newest is asked, and the driver is gone only when the last has gone.
+//! The registered DRA drivers. A driver that is being updated registers twice, under one name and two sockets: the
+//! newest is called, and the driver is removed only with its last socket.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use tonic::{Request, Response};
 
 use crate::error::{Error, Result};
 
-/// The services that drivers name when they register, best first.
+/// The services that drivers name at registration, the best first.
 const SERVICES: [&str; 2] = ["v1.DRAPlugin", "v1beta1.DRAPlugin"];
 
 /// A driver's service, in one of its versions.
@@ -44,7 +44,7 @@ impl Driver {
     }
 }
 
-/// By name, each with its sockets in the order in which they registered.
+/// The drivers by name, each with its sockets in the order of registration.
 #[derive(Default)]
 pub struct Drivers(HashMap<String, Vec<(PathBuf, Driver)>>);
 
@@ -65,7 +65,7 @@ impl Drivers {
         Ok(())
     }
 
-    /// Forgets one socket of a driver; says whether it was the last.
+    /// Removes one socket of a driver; returns whether it was the last.
     pub fn deregister(&mut self, name: &str, endpoint: &Path) -> bool {
         let Some(sockets) = self.0.get_mut(name) else { return true };
         sockets.retain(|(known, _)| known != endpoint);

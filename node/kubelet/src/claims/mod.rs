@@ -1,8 +1,8 @@
-//! Claims for dynamic resources on this node: their drivers are asked to prepare them before the pod's containers start,
-//! and to let go of them when no pod of the node uses them any more. What a container sees of them is named by CDI.
+//! ResourceClaims on this node: their drivers prepare them before the pod's containers start, and unprepare them when
+//! no pod of the node uses them any more. CDI devices name the parts that a container sees.
 //!
-//! `state` is what is known and written down. Invariant: a claim is written down before its driver is called, and
-//! forgotten only after the driver has let go of it.
+//! `state` holds the claims and writes the checkpoint. Invariant: a claim is in the checkpoint before its driver is
+//! called, and removed only after the driver has unprepared it.
 
 mod drivers;
 mod resolve;
@@ -29,7 +29,7 @@ use crate::error::{Error, Result};
 use crate::pod::spec;
 use crate::pod::waker::Waker;
 
-/// As long as upstream waits for a driver.
+/// Upstream's time limit of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(45);
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(60);
@@ -42,7 +42,7 @@ pub struct Claims {
     state: Mutex<State>,
     /// Pods that wait for a driver.
     waiting: Mutex<HashMap<String, Waker>>,
-    /// Drivers are asked about one pod at a time, so that no claim is prepared and let go of at once.
+    /// Drivers are called for one pod at a time, so that no claim is prepared and unprepared at once.
     asking: tokio::sync::Mutex<()>,
 }
 
@@ -66,7 +66,7 @@ impl Claims {
         }
     }
 
-    /// A driver registered.
+    /// Registers a driver.
     pub fn register(&self, name: &str, endpoint: &Path, services: &[String]) -> Result<()> {
         lock(&self.drivers).register(name, endpoint, services)?;
         tracing::info!(driver = name, "DRA driver registered");
@@ -75,7 +75,7 @@ impl Claims {
         Ok(())
     }
 
-    /// A driver's socket has gone; says whether the driver has.
+    /// Removes a driver's socket; returns whether it was the driver's last.
     pub fn deregister(&self, name: &str, endpoint: &Path) -> bool {
         let is_gone = lock(&self.drivers).deregister(name, endpoint);
         if is_gone {
@@ -93,7 +93,7 @@ impl Claims {
         known.ok_or_else(|| Error::pod(format!("DRA driver {name} is not registered")))
     }
 
-    /// Has everything that the pod claims prepared. Done again it asks nobody.
+    /// Prepares all claims of the pod. A second call makes no call to a driver.
     pub async fn prepare(&self, pod: &Pod, waker: &Waker) -> Result<()> {
         let wanted = resolve::claims(pod)?;
         if wanted.is_empty() {
@@ -156,7 +156,7 @@ impl Claims {
         state.write(&self.file)
     }
 
-    /// The pod has ended: drivers let go of what only it used.
+    /// Unprepares the claims that only this terminated pod used.
     pub async fn unprepare(&self, pod_uid: &str) -> Result<()> {
         lock(&self.waiting).remove(pod_uid);
         if !self.lock().uses(pod_uid) {
@@ -194,18 +194,18 @@ impl Claims {
         Ok(())
     }
 
-    /// The pods that hold claims here.
+    /// Returns the pods that have claims here.
     pub fn pods(&self) -> Vec<String> {
         self.lock().pods()
     }
 
-    /// The CDI devices of a container: those of the requests that it names.
+    /// Returns the CDI devices of a container: those of the requests that it names.
     pub fn given(&self, pod: &Pod, container: &Container) -> Vec<String> {
         let devices = self.of_container(pod, container);
         devices.into_iter().flat_map(|(_, _, device)| device.cdi).collect()
     }
 
-    /// The container's devices, with the claim's name and the driver.
+    /// Returns the container's devices, with the claim's name and the driver.
     fn of_container(&self, pod: &Pod, container: &Container) -> Vec<(String, String, Device)> {
         let Ok(claims) = resolve::claims(pod) else { return Vec::new() };
         let state = self.lock();
@@ -222,7 +222,7 @@ impl Claims {
         found
     }
 
-    /// The container's devices as the pod resources API shows them.
+    /// Returns the container's devices for the pod resources API.
     pub fn shown(&self, pod: &Pod, container: &Container) -> Vec<pod_resources::DynamicResource> {
         let mut by_claim: BTreeMap<String, Vec<pod_resources::ClaimResource>> = BTreeMap::new();
         for (claim, driver_name, device) in self.of_container(pod, container) {
@@ -251,8 +251,8 @@ impl Claims {
     }
 }
 
-/// Lets go of what a pod left that the API no longer knows. Its drivers may register only later, so this goes on until it
-/// worked or the kubelet stops.
+/// Unprepares the claims of a pod that was deleted from the API. Its drivers may register later, so this is retried
+/// until it succeeds or the kubelet stops.
 pub async fn clean_up(claims: Arc<Claims>, pod_uid: String, stop: CancellationToken) {
     let mut wait = FIRST_RETRY;
     while let Err(error) = claims.unprepare(&pod_uid).await {
@@ -264,7 +264,7 @@ pub async fn clean_up(claims: Arc<Claims>, pod_uid: String, stop: CancellationTo
     }
 }
 
-/// The devices that a container asks for as extended resources.
+/// Returns the devices that a container requests as extended resources.
 fn extended(pod: &Pod, container: &Container, state: &State) -> Vec<(String, String, Device)> {
     let Some(status) = &spec::status(pod).extended_resource_claim_status else { return Vec::new() };
     let name = &status.resource_claim_name;

@@ -1,4 +1,4 @@
-//! Which ResourceClaims a pod uses, and whether it may. Pure.
+//! Resolves the ResourceClaims of a pod, and checks that it may use them. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,8 @@ use corten_api::k8s_openapi::api::resource::v1::ResourceClaim;
 use crate::error::{Error, Result};
 use crate::pod::spec;
 
-/// The claims of the pod: by the name in its spec, the object's name and whether the object was made for this pod.
+/// Returns the claims of the pod by the name in its spec: the object's name, and whether the object was created for
+/// this pod.
 pub fn claims(pod: &Pod) -> Result<BTreeMap<String, (String, bool)>> {
     let mut found = BTreeMap::new();
     for claim in spec::spec(pod).resource_claims.iter().flatten() {
@@ -24,7 +25,7 @@ pub fn claims(pod: &Pod) -> Result<BTreeMap<String, (String, bool)>> {
                 spec::name(pod)
             )));
         };
-        // A template that was not needed makes no claim.
+        // A template that was not needed has no claim.
         if let Some(name) = &status.resource_claim_name {
             found.insert(claim.name.clone(), (name.clone(), true));
         }
@@ -36,7 +37,7 @@ pub fn claims(pod: &Pod) -> Result<BTreeMap<String, (String, bool)>> {
     Ok(found)
 }
 
-/// Whether the claim is this pod's to use.
+/// Checks that the pod may use the claim.
 pub fn check(pod: &Pod, claim: &ResourceClaim, owned: bool) -> Result<()> {
     let uid = spec::uid(pod);
     let name = claim.metadata.name.as_deref().unwrap_or_default();
@@ -60,7 +61,7 @@ pub fn check(pod: &Pod, claim: &ResourceClaim, owned: bool) -> Result<()> {
     )))
 }
 
-/// The drivers whose devices were allocated to the claim.
+/// Returns the drivers of the devices that are allocated to the claim.
 pub fn drivers(claim: &ResourceClaim) -> Result<BTreeSet<String>> {
     let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
     let Some(allocation) = allocation else {

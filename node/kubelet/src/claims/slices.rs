@@ -1,4 +1,4 @@
-//! ResourceSlices of drivers that are gone: the scheduler must not place pods on devices that nobody can prepare.
+//! ResourceSlices of drivers that are gone: the scheduler must not choose devices that no driver can prepare.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use tracing::warn;
 use super::Claims;
 use crate::error::Result;
 
-/// A driver that is only updated is back within this time.
+/// The time within which an updated driver registers again.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// After a driver's socket has gone: if it does not come back, its slices of this node are deleted.
+/// Deletes the driver's slices of this node, unless it registers again after its socket was removed.
 pub async fn wipe(claims: Arc<Claims>, driver: String, stop: CancellationToken) {
     tokio::select! {
         () = stop.cancelled() => return,
@@ -25,7 +25,7 @@ pub async fn wipe(claims: Arc<Claims>, driver: String, stop: CancellationToken) 
     }
 }
 
-/// At start: drivers that were here before and do not register again are gone.
+/// Deletes at start the slices of drivers that do not register again.
 pub async fn wipe_unregistered(claims: Arc<Claims>, stop: CancellationToken) {
     tokio::select! {
         () = stop.cancelled() => return,
@@ -37,7 +37,7 @@ pub async fn wipe_unregistered(claims: Arc<Claims>, stop: CancellationToken) {
 }
 
 impl Claims {
-    /// Deletes the slices of this node whose driver fits and is not registered.
+    /// Deletes the slices of this node whose driver matches and is not registered.
     async fn wipe(&self, fits: impl Fn(&str) -> bool) -> Result<()> {
         let own = ListOptions::fields(format!("spec.nodeName={}", self.node_name));
         for slice in self.client.list::<ResourceSlice>("", &own).await?.items {

@@ -1,4 +1,4 @@
-//! The claims that drivers have prepared on this node, and the file that remembers them across restarts.
+//! The claims that drivers have prepared on this node, and their checkpoint across restarts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 /// A device that a driver prepared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// The requests of the claim that it serves; none is all.
+    /// The requests of the claim that it serves; an empty list is all.
     pub requests: Vec<String>,
     pub pool: String,
     pub name: String,
@@ -19,7 +19,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// Whether a container that names this request sees the device; an alternative of a request bears its name first.
+    /// Reports whether a container that names this request sees the device; a subrequest begins with the request's
+    /// name.
     pub fn is_for(&self, request: Option<&str>) -> bool {
         let Some(request) = request.filter(|request| !request.is_empty()) else { return true };
         self.requests.is_empty()
@@ -37,7 +38,7 @@ pub struct Claim {
     pub drivers: BTreeMap<String, Vec<Device>>,
 }
 
-/// By `namespace/name`.
+/// The claims by `namespace/name`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State(BTreeMap<String, Claim>);
 
@@ -63,7 +64,7 @@ impl State {
         .collect()
     }
 
-    /// The pod does not use the claim any more; a claim that nobody uses is forgotten.
+    /// Removes the pod from the claim; a claim without pods is removed.
     pub fn release(&mut self, namespace: &str, name: &str, pod: &str) {
         self.entry(namespace, name).pods.remove(pod);
         self.0.retain(|_, claim| !claim.pods.is_empty());
@@ -78,7 +79,7 @@ impl State {
         fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
     }
 
-    /// The new file takes the old one's place whole.
+    /// Writes the checkpoint; the new file replaces the old one atomically.
     pub fn write(&self, file: &Path) -> Result<()> {
         let directory = file.parent().unwrap_or(file);
         fs::create_dir_all(directory).map_err(Error::file("create", directory))?;

@@ -1,8 +1,8 @@
-//! The cgroups above the containers: `kubepods`, the QoS classes, and one per pod, on v1, hybrid and v2
-//! hosts, by the cgroup file system alone. Containers' own cgroups belong to the runtime.
+//! The cgroups above the containers: `kubepods`, the QoS classes, and one per pod, on v1, hybrid and v2 hosts, by the
+//! cgroup file system alone. The runtime manages the containers' own cgroups.
 //!
-//! A limit that the host does not let us set is logged and skipped: a pod must not fail to start on a host
-//! whose cgroups are partly delegated.
+//! A limit that the host does not allow is logged and skipped: a pod must not fail to start on a host whose cgroups are
+//! partly delegated.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use corten_cri::v1 as cri;
 use tracing::debug;
 
-/// The v1 controllers that the kubelet arranges; the rest is the runtime's affair.
+/// The v1 controllers that the kubelet manages; the runtime manages the others.
 const V1_CONTROLLERS: [&str; 4] = ["cpu", "memory", "pids", "cpuset"];
 const V2_CONTROLLERS: &str = "+cpu +memory +pids +cpuset +io";
 
@@ -22,7 +22,7 @@ pub struct Cgroups {
     unified: bool,
 }
 
-/// A reading of a cgroup.
+/// The usage of a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     pub cpu_nanoseconds: Option<u64>,
@@ -31,12 +31,12 @@ pub struct Usage {
 }
 
 impl Cgroups {
-    /// Looks at what is mounted at `mount`.
+    /// Detects the cgroup version at `mount`.
     pub fn detect(mount: &Path) -> Cgroups {
         Cgroups { mount: mount.to_path_buf(), unified: mount.join("cgroup.controllers").exists() }
     }
 
-    /// Makes the pod's cgroup with its parents and sets its limits.
+    /// Creates the pod's cgroup with its parents and sets its limits.
     pub fn create(&self, cgroup: &str, resources: &cri::LinuxContainerResources) {
         for hierarchy in self.hierarchies() {
             if let Err(error) = self.make(&hierarchy, cgroup) {
@@ -47,13 +47,13 @@ impl Cgroups {
         }
     }
 
-    /// Holds the cgroup to a number of processes.
+    /// Limits the number of processes of the cgroup.
     pub fn limit_processes(&self, cgroup: &str, most: i64) {
         let hierarchy = if self.unified { self.mount.clone() } else { self.mount.join("pids") };
         write(&hierarchy.join(cgroup.trim_start_matches('/')), "pids.max", &most.to_string());
     }
 
-    /// Gives the cgroup its part of the processor, if there is such a cgroup.
+    /// Sets the CPU shares of the cgroup, if it exists.
     pub fn share(&self, cgroup: &str, shares: i64) {
         let inside = cgroup.trim_start_matches('/');
         if self.unified {
@@ -63,7 +63,7 @@ impl Cgroups {
         }
     }
 
-    /// Removes the pod's cgroup and what is left below it, also where only the runtime made it.
+    /// Removes the pod's cgroup and everything below it, also where only the runtime created it.
     pub fn remove(&self, cgroup: &str) {
         let mounted = fs::read_dir(&self.mount).into_iter().flatten().flatten();
         let all = if self.unified { self.hierarchies() } else { mounted.map(|entry| entry.path()).collect() };
@@ -72,7 +72,7 @@ impl Cgroups {
         }
     }
 
-    /// What a cgroup and all below it use; `None` where there is no such cgroup.
+    /// Returns the usage of a cgroup and its descendants; `None` if it does not exist.
     pub fn usage(&self, cgroup: &str) -> Option<Usage> {
         let folder = |controller: &str| {
             let hierarchy = if self.unified { self.mount.clone() } else { self.mount.join(controller) };
@@ -98,7 +98,7 @@ impl Cgroups {
         self.unified
     }
 
-    /// A file of a cgroup; one below `*` is the first that any cgroup below it has with something in it.
+    /// Reads a file of a cgroup; below `*`, the first that is not empty in any child.
     pub fn read(&self, controller: &str, cgroup: &str, file: &str) -> Option<String> {
         let hierarchy = if self.unified { self.mount.clone() } else { self.mount.join(controller) };
         let folder = hierarchy.join(cgroup.trim_start_matches('/'));
@@ -162,12 +162,12 @@ impl Cgroups {
     }
 }
 
-/// A line `name number` of a statistics file.
+/// Returns the value of a line `name number` of a statistics file.
 pub fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// Shares of cgroup v1 (2..262144) on the scale of v2 (1..10000).
+/// Converts shares of cgroup v1 (2..262144) to the weight of v2 (1..10000).
 fn weight(shares: i64) -> i64 {
     1 + (shares.clamp(2, 262_144) - 2) * 9999 / 262_142
 }
@@ -181,14 +181,14 @@ fn write(path: &Path, file: &str, value: &str) {
     }
 }
 
-/// Controllers are enabled one by one, so that one which the host lacks does not take the others along.
+/// Enables controllers one by one, so that a missing one does not disable the others.
 fn enable_controllers(path: &Path) {
     for controller in V2_CONTROLLERS.split(' ') {
         write(path, "cgroup.subtree_control", controller);
     }
 }
 
-/// A fresh v1 cpuset has no CPUs and no memory nodes, and no task may enter it until it has.
+/// Copies CPUs and memory nodes from the parent: a new v1 cpuset has none, and no task may enter it until it has.
 fn inherit_cpuset(parent: &Path, child: &Path) {
     for file in ["cpuset.cpus", "cpuset.mems"] {
         if let Ok(value) = fs::read_to_string(parent.join(file))

@@ -1,4 +1,4 @@
-//! Puts a sandbox's or a container's configuration together from the parts that the other files make.
+//! Makes the configuration of a sandbox or a container from the parts of the other files.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::pod::{labels, resources};
 use crate::users::Range;
 use crate::volumes::MountedVolumes;
 
-/// The configuration of the pod's sandbox; made again, it is the same, for the calls that repeat it.
+/// Returns the configuration of the pod's sandbox; it is the same every time, for the calls that repeat it.
 pub fn sandbox(config: &Config, pod: &Pod, users: Option<Range>, attempt: u32) -> cri::PodSandboxConfig {
     let (namespace, name, uid) = (spec::namespace(pod), spec::name(pod), spec::uid(pod));
     cri::PodSandboxConfig {
@@ -70,7 +70,7 @@ fn port_mappings(pod: &Pod) -> Vec<cri::PortMapping> {
         .collect()
 }
 
-/// What a container's configuration is made from.
+/// The parts of a container's configuration.
 pub struct Parts<'a> {
     pub config: &'a Config,
     pub pod: &'a Pod,
@@ -86,11 +86,11 @@ pub struct Parts<'a> {
     /// The id of the container whose processes an ephemeral container joins.
     pub target: Option<String>,
     pub memory_capacity: i64,
-    /// The ids of a pod with users of its own.
+    /// The ids of a pod in a user namespace.
     pub users: Option<Range>,
 }
 
-/// The configuration of one attempt at a container, with the files it needs in place.
+/// Returns the configuration of one container instance, and creates the files that it needs.
 pub fn container(parts: &Parts<'_>) -> Result<cri::ContainerConfig> {
     let container: &Container = &parts.declared.container;
     let pod_dir = parts.config.pod_dir(spec::uid(parts.pod));
@@ -158,7 +158,7 @@ fn make_log_directory(parts: &Parts<'_>, container: &str) -> Result<()> {
     fs::create_dir_all(&directory).map_err(Error::file("create", &directory))
 }
 
-/// The file that the container may leave a last message in; any user of the container may write it.
+/// Creates the file of the termination message; any user of the container may write it.
 fn make_termination_file(parts: &Parts<'_>, container: &str) -> Result<PathBuf> {
     let path = termination_file(parts.config, spec::uid(parts.pod), container, parts.restart_count);
     let directory = path.parent().unwrap_or(&path);
@@ -168,7 +168,7 @@ fn make_termination_file(parts: &Parts<'_>, container: &str) -> Result<PathBuf> 
     Ok(path)
 }
 
-/// Where the termination message of an attempt is.
+/// Returns the path of an instance's termination message.
 pub fn termination_file(config: &Config, uid: &str, container: &str, restart_count: u32) -> PathBuf {
     config.pod_dir(uid).join("containers").join(container).join(restart_count.to_string())
 }

@@ -9,7 +9,7 @@ use crate::pod::spec;
 const MAX_SERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
 
-/// What the runtime writes into the pod's resolv.conf.
+/// Returns the content of the pod's resolv.conf for the runtime.
 pub fn dns(config: &Config, pod: &Pod) -> cri::DnsConfig {
     let mut dns = by_policy(config, pod);
     if let Some(own) = &spec::spec(pod).dns_config {
@@ -45,7 +45,7 @@ fn of_cluster(config: &Config, namespace: &str) -> cri::DnsConfig {
     cri::DnsConfig { servers: config.cluster_dns.clone(), searches, options: vec!["ndots:5".into()] }
 }
 
-/// Adds the pod's own servers and searches; its options replace those of the same name.
+/// Adds the pod's own servers and searches; its options replace those with the same name.
 fn merge(dns: &mut cri::DnsConfig, own: &PodDNSConfig) {
     for (into, from) in [(&mut dns.servers, &own.nameservers), (&mut dns.searches, &own.searches)] {
         for item in from.iter().flatten() {

@@ -1,7 +1,7 @@
-//! `fileKeyRef`: a variable from a file that an earlier container of the pod wrote into a volume. The file's content
-//! is a container's, so it is opened inside the volume and nowhere else, and read no further than a limit.
+//! `fileKeyRef`: a variable from a file that an earlier container of the pod wrote into a volume. A container controls
+//! the file's content, so the file is opened inside the volume only, and read up to a limit.
 //!
-//! The notation is a strict part of a shell's: `NAME='value'`, the value literal and over several lines if need be,
+//! The notation is a strict subset of a shell's: `NAME='value'`, the value literal and possibly over several lines,
 //! with comments and blank lines between.
 
 use std::io::Read;
@@ -11,10 +11,10 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use crate::error::{Error, Result};
 
-/// No file of variables is larger: an environment could not hold it.
+/// The largest file: an environment could not hold more.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// The value of the key in a file of the volume; `None` if the file does not have it.
+/// Returns the value of the key in a file of the volume; `None` if the file does not have it.
 pub fn value(volume: &Path, path: &str, key: &str) -> Result<Option<String>> {
     let text = read(volume, path)?;
     find(&text, key).map_err(|error| {
@@ -27,7 +27,7 @@ fn read(volume: &Path, path: &str) -> Result<String> {
     let full_path = volume.join(path);
     let failed = |errno: rustix::io::Errno| Error::file("open", &full_path)(errno.into());
     let root = rustix::fs::open(volume, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
-    // A pipe in the file's place must not block whoever opens it.
+    // A pipe in place of the file must not block the kubelet.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let file = std::fs::File::from(rustix::fs::openat2(&root, path, flags, Mode::empty(), resolve).map_err(failed)?);
@@ -40,7 +40,7 @@ fn read(volume: &Path, path: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Reads up to the key; what comes after it is not looked at. Pure.
+/// Parses up to the key and ignores the rest. Pure.
 pub(crate) fn find(text: &str, key: &str) -> std::result::Result<Option<String>, String> {
     let mut lines = text.lines().enumerate();
     while let Some((at, line)) = lines.next() {
@@ -57,7 +57,7 @@ pub(crate) fn find(text: &str, key: &str) -> std::result::Result<Option<String>,
             return wrong("whitespace before '=' is not allowed");
         }
         if value.starts_with([' ', '\t']) || value.is_empty() {
-            // As a shell reads it: nothing is assigned.
+            // Nothing is assigned, as in a shell.
             if value.is_empty() {
                 return wrong("value must be enclosed in single quotes");
             }

@@ -1,5 +1,5 @@
-//! A container's environment variables: from ConfigMaps and Secrets, from the pod's own fields, and from
-//! the Services of its namespace. The building is pure; `Objects` holds what it may refer to.
+//! A container's environment variables: from ConfigMaps and Secrets, from the pod's own fields, and from the Services
+//! of its namespace. The functions are pure; `Objects` holds the objects that they may refer to.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,17 +14,16 @@ use crate::pod::spec;
 
 pub type Environment = BTreeMap<String, String>;
 
-/// The ConfigMaps and Secrets that a container's environment refers to; `None` means there is none of
-/// that name.
+/// The ConfigMaps and Secrets that a container's environment refers to; `None` if an object does not exist.
 #[derive(Clone, Debug, Default)]
 pub struct Objects {
     pub config_maps: BTreeMap<String, Option<ConfigMap>>,
     pub secrets: BTreeMap<String, Option<Secret>>,
-    /// Where the volumes are that files of variables are read from.
+    /// The paths of the volumes with files of variables.
     pub volumes: BTreeMap<String, PathBuf>,
 }
 
-/// The names of the ConfigMaps and Secrets that the container's environment refers to.
+/// Returns the names of the ConfigMaps and Secrets that the container's environment refers to.
 pub fn references(container: &Container) -> (Vec<&str>, Vec<&str>) {
     let from = container.env_from.iter().flatten();
     let sources = container.env.iter().flatten().filter_map(|variable| variable.value_from.as_ref());
@@ -36,7 +35,7 @@ pub fn references(container: &Container) -> (Vec<&str>, Vec<&str>) {
     (config_maps, secrets)
 }
 
-/// The whole environment of the container.
+/// Returns the environment of the container.
 pub fn environment(
     pod: &Pod,
     container: &Container,
@@ -77,7 +76,7 @@ fn from_whole_objects(container: &Container, objects: &Objects) -> Result<Enviro
     Ok(result)
 }
 
-/// The variable's value; `None` if an optional source is absent.
+/// Returns the variable's value; `None` if an optional source is absent.
 fn resolve(
     pod: &Pod,
     container: &Container,
@@ -168,7 +167,7 @@ fn absent(kind: &str, name: &str) -> Error {
     Error::pod(format!("{kind} {name:?} not found"))
 }
 
-/// The variables that tell a container of the Services of its namespace, and always of the API server.
+/// Returns the variables of the Services of the pod's namespace, and always of the API server.
 pub fn service_variables(pod: &Pod, services: &[Service]) -> Environment {
     let links = spec::spec(pod).enable_service_links.unwrap_or(true);
     let mut result = Environment::new();

@@ -1,7 +1,6 @@
 //! `$(NAME)` references in env values, commands, arguments and subPathExpr. Pure.
 //!
-//! `$$` stands for one `$`, so `$$(NAME)` stays `$(NAME)`; a reference to an unknown name is kept as it
-//! is written.
+//! `$$` stands for one `$`, so `$$(NAME)` becomes `$(NAME)`; a reference to an unknown name is kept.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +33,7 @@ pub fn expand_all(inputs: &[String], environment: &BTreeMap<String, String>) -> 
     inputs.iter().map(|input| expand(input, |name| environment.get(name).cloned())).collect()
 }
 
-/// Replaces references where every one of them must be known: the first unknown name is the error.
+/// Replaces references, all of which must be known: the first unknown name is the error.
 pub fn expand_strict(input: &str, environment: &BTreeMap<String, String>) -> Result<String, String> {
     let missing = std::cell::RefCell::new(None);
     let output = expand(input, |name| {

@@ -1,4 +1,4 @@
-//! What plugins of the node give a container beside what its spec says: device plugins, drivers of dynamic resources.
+//! The parts that plugins of the node add to a container beyond its spec: device plugins and DRA drivers.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ pub struct Given {
     pub mounts: Vec<cri::Mount>,
     pub devices: Vec<cri::Device>,
     pub annotations: BTreeMap<String, String>,
-    /// Fully qualified names of CDI devices; the runtime knows what they mean.
+    /// Fully qualified names of CDI devices, which the runtime resolves.
     pub cdi: Vec<String>,
 }
 
 impl Given {
-    /// Adds what a device plugin answered. Of two that give the same thing, the first wins.
+    /// Adds the response of a device plugin. Of two with the same name or path, the first wins.
     pub fn add(&mut self, answer: &ContainerAllocateResponse) {
         for (name, value) in &answer.envs {
             self.envs.entry(name.clone()).or_insert_with(|| value.clone());
@@ -54,7 +54,7 @@ impl Given {
         }
     }
 
-    /// Writes everything into the container's configuration; what the pod says itself wins.
+    /// Adds everything to the container's configuration; the pod's own values win.
     pub fn apply(self, config: &mut cri::ContainerConfig) {
         for (key, value) in self.envs {
             if !config.envs.iter().any(|known| known.key == key) {

@@ -1,5 +1,5 @@
-//! The pod's name and its `/etc/hosts`, which the kubelet writes and mounts into every container that
-//! does not bring its own.
+//! The pod's hostname and its `/etc/hosts`, which the kubelet writes and mounts into every container that does not
+//! mount its own.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ const FIXED_ENTRIES: &str = "127.0.0.1\tlocalhost\n\
     fe00::1\tip6-allnodes\n\
     fe00::2\tip6-allrouters\n";
 
-/// The host name and the domain of a pod; the domain is empty without a subdomain.
+/// Returns the hostname and the domain of a pod; the domain is empty without a subdomain.
 pub fn hostname_and_domain(pod: &Pod, cluster_domain: &str) -> (String, String) {
     let given = spec::spec(pod);
     if let Some(name) = given.hostname_override.as_deref().filter(|name| !name.is_empty()) {
@@ -39,7 +39,7 @@ fn truncate(hostname: &str) -> String {
     }
 }
 
-/// What the kernel of the sandbox is told: the name alone, or the full name if the pod wants it so.
+/// Returns the hostname of the sandbox: the short name, or the full name with `setHostnameAsFQDN`.
 pub fn sandbox_hostname(pod: &Pod, cluster_domain: &str) -> String {
     let (hostname, domain) = hostname_and_domain(pod, cluster_domain);
     if spec::spec(pod).set_hostname_as_fqdn == Some(true) && !domain.is_empty() {
@@ -48,7 +48,7 @@ pub fn sandbox_hostname(pod: &Pod, cluster_domain: &str) -> String {
     hostname
 }
 
-/// The text of the pod's hosts file. `node_hosts` is the node's own, which host network pods extend.
+/// Returns the content of the pod's hosts file. `node_hosts` is the node's own, which host network pods extend.
 pub fn content(pod: &Pod, pod_ips: &[String], cluster_domain: &str, node_hosts: Option<&str>) -> String {
     let mut text = match node_hosts {
         Some(node_hosts) => format!("{HOST_NETWORK_HEADER}{node_hosts}"),
@@ -69,7 +69,7 @@ pub fn content(pod: &Pod, pod_ips: &[String], cluster_domain: &str, node_hosts: 
     text
 }
 
-/// Writes the pod's hosts file and returns where it is.
+/// Writes the pod's hosts file and returns its path.
 pub fn write(pod: &Pod, pod_dir: &Path, pod_ips: &[String], cluster_domain: &str) -> Result<PathBuf> {
     let node_hosts = if spec::host_network(pod) {
         let path = Path::new("/etc/hosts");

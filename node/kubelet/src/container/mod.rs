@@ -1,5 +1,5 @@
-//! From a Pod's spec to what the runtime is asked for: the sandbox's and the containers' configuration.
-//! One file per subject; `config` puts them together. Only `config`, `hosts` and `env_file` touch the disk.
+//! Converts a Pod's spec to CRI: the configuration of the sandbox and the containers. One file per subject; `config`
+//! combines them. Only `config`, `hosts` and `env_file` access the disk.
 
 pub mod cgroups;
 pub mod config;

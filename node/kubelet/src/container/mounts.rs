@@ -1,5 +1,5 @@
-//! The mounts of a container: its volumes with subPath and propagation, the hosts file, the file of its
-//! termination message.
+//! The mounts of a container: its volumes with subPath and propagation, the hosts file, the file of its termination
+//! message.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::volumes::{MountedVolumes, sub_path};
 const HOSTS_PATH: &str = "/etc/hosts";
 const DEFAULT_TERMINATION_PATH: &str = "/dev/termination-log";
 
-/// Where the parts of a container's mounts are on the node.
+/// The paths of a container's mounts on the node.
 pub struct MountSources<'a> {
     pub volumes: &'a MountedVolumes,
     /// The images that are mounted as volumes, by the volume's name.
@@ -24,11 +24,11 @@ pub struct MountSources<'a> {
     pub pod_dir: &'a Path,
     pub hosts_file: &'a Path,
     pub termination_file: &'a Path,
-    /// The ids of a pod with users of its own: its volumes' files belong to them.
+    /// The ids of a pod in a user namespace: the files of its volumes are mapped to them.
     pub users: Option<Range>,
 }
 
-/// All mounts of the container.
+/// Returns all mounts of the container.
 pub fn mounts(container: &Container, environment: &Environment, sources: &MountSources<'_>) -> Result<Vec<cri::Mount>> {
     let mut mounts = Vec::new();
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
@@ -45,7 +45,7 @@ pub fn mounts(container: &Container, environment: &Environment, sources: &MountS
     Ok(mounts)
 }
 
-/// The block devices that the container sees of its volumes.
+/// Returns the block devices of the container's volumes.
 pub fn devices(container: &Container, volumes: &MountedVolumes) -> Result<Vec<cri::Device>> {
     let declared = container.volume_devices.iter().flatten();
     declared
@@ -70,7 +70,7 @@ fn file_mount(container_path: &str, host_path: &Path) -> cri::Mount {
     }
 }
 
-/// The files of an image; the runtime finds them, and nobody may write to them.
+/// Returns the mount of an image, which the runtime resolves; it is read-only.
 fn image_mount(mount: &VolumeMount, image: &str, environment: &Environment) -> Result<cri::Mount> {
     Ok(cri::Mount {
         container_path: absolute(&mount.mount_path),

@@ -1,5 +1,5 @@
-//! The security context in CRI's terms: the pod's and the container's together, the container's first.
-//! Pure; what it must never do is weaken a setting that the spec makes.
+//! The security context in CRI's terms: the pod's and the container's merged, the container's first. Pure. It must
+//! never weaken a setting of the spec.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -32,7 +32,7 @@ const READONLY_PATHS: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/
 /// The largest user id that a container may have.
 const LARGEST_ID: i64 = i32::MAX as i64;
 
-/// The user of an image. An image that names none runs as root.
+/// The user of an image. An image without one runs as root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageUser {
     Id(i64),
@@ -42,7 +42,7 @@ pub enum ImageUser {
 impl ImageUser {
     pub const ROOT: ImageUser = ImageUser::Id(0);
 
-    /// As the runtime reports it.
+    /// Returns the user that the runtime reports.
     pub fn of(image: &cri::Image) -> ImageUser {
         match &image.uid {
             Some(uid) => ImageUser::Id(uid.value),
@@ -78,7 +78,7 @@ fn int64(value: i64) -> cri::Int64Value {
     cri::Int64Value { value }
 }
 
-/// The namespaces a pod's containers live in.
+/// Returns the namespaces of a pod's containers.
 pub fn namespaces(pod: &Pod, users: Option<Range>) -> cri::NamespaceOption {
     let spec = spec::spec(pod);
     let mode = |host: Option<bool>, otherwise| if host == Some(true) { cri::NamespaceMode::Node } else { otherwise };
@@ -100,7 +100,7 @@ pub fn namespaces(pod: &Pod, users: Option<Range>) -> cri::NamespaceOption {
     }
 }
 
-/// The context of the sandbox: the pod's own, and privileged if any container is.
+/// Returns the context of the sandbox: the pod's own, and privileged if any container is.
 pub fn sandbox(pod: &Pod, users: Option<Range>, config: &Config) -> cri::LinuxSandboxSecurityContext {
     let context = pod_context(pod);
     let privileged = spec::containers(pod).any(|declared| own_context(&declared.container).privileged == Some(true));
@@ -117,7 +117,7 @@ pub fn sandbox(pod: &Pod, users: Option<Range>, config: &Config) -> cri::LinuxSa
     }
 }
 
-/// The context of a container. `target` is the container whose processes an ephemeral one joins.
+/// Returns the context of a container. `target` is the container whose processes an ephemeral one joins.
 pub fn container(
     pod: &Pod,
     container: &Container,
@@ -188,7 +188,7 @@ fn verify_non_root(
     Err(Error::pod(format!("{problem} (pod: {:?}, container: {container})", spec::describe(pod))))
 }
 
-/// The groups every process of the pod is in, the volumes' group among them.
+/// Returns the supplemental groups of every process of the pod, including the fsGroup.
 fn supplemental_groups(context: &PodSecurityContext) -> Vec<i64> {
     let mut groups = context.supplemental_groups.clone().unwrap_or_default();
     groups.extend(context.fs_group.filter(|group| !groups.contains(group)));
@@ -202,7 +202,8 @@ fn groups_policy(context: &PodSecurityContext) -> i32 {
     }
 }
 
-/// No profile means the runtime's default, unless the node is told otherwise; a privileged container is confined by none.
+/// Returns the seccomp profile. No profile means the runtime's default, unless `seccompDefault` is off; a privileged
+/// container has none.
 fn seccomp(profile: Option<&SeccompProfile>, privileged: bool, config: &Config) -> cri::SecurityProfile {
     use cri::security_profile::ProfileType;
     let (profile_type, localhost_ref) = match profile.map(|profile| profile.type_.as_str()) {
@@ -215,7 +216,7 @@ fn seccomp(profile: Option<&SeccompProfile>, privileged: bool, config: &Config) 
     cri::SecurityProfile { profile_type: profile_type as i32, localhost_ref }
 }
 
-/// The path of a profile, as runtimes take it: absolute, and always below the kubelet's folder of profiles.
+/// Returns the path of a profile for runtimes: absolute, and always below the kubelet's directory of profiles.
 fn profile_path(profile: Option<&SeccompProfile>, config: &Config) -> String {
     let name = profile.and_then(|profile| profile.localhost_profile.as_deref()).unwrap_or_default();
     let parts = Path::new(name).components().filter(|part| matches!(part, Component::Normal(_)));

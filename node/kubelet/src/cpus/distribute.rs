@@ -1,13 +1,13 @@
-//! How many processors to take from which NUMA node when one has too few: as many from each of the fewest nodes that
-//! suffice, so that no worker of a parallel program waits for those beside which less was left. Among equals the choice
-//! that leaves the nodes most alike. Pure.
+//! Distributes CPUs across NUMA nodes if one has too few: evenly across the fewest NUMA nodes that suffice, so that no
+//! worker of a parallel program has fewer CPUs than the others. Among equal choices, the one that leaves the NUMA nodes
+//! most balanced wins. Pure.
 
 use std::collections::BTreeMap;
 
-/// How many of each NUMA node.
+/// The number of CPUs of each NUMA node.
 pub type Shares = BTreeMap<u32, usize>;
 
-/// How to spread `count` over nodes with so many free processors, in groups of `group` that stay together; `None` if it
+/// Distributes `count` CPUs over NUMA nodes with these free CPUs, in groups of `group` that stay together; `None` if it
 /// cannot be done evenly.
 pub fn shares(free: &BTreeMap<u32, usize>, count: usize, group: usize) -> Option<Shares> {
     if group == 0 || !count.is_multiple_of(group) {
@@ -22,7 +22,8 @@ pub fn shares(free: &BTreeMap<u32, usize>, count: usize, group: usize) -> Option
     })
 }
 
-/// The same from each of the chosen nodes, and what does not divide group by group from as many of them as possible.
+/// Takes the same number from each of the chosen NUMA nodes, and the remainder group by group from as many of them as
+/// possible.
 fn even(free: &BTreeMap<u32, usize>, chosen: &[u32], count: usize, group: usize) -> Option<Shares> {
     let each = count / chosen.len() / group * group;
     let rest = count - each * chosen.len();
@@ -39,7 +40,7 @@ fn even(free: &BTreeMap<u32, usize>, chosen: &[u32], count: usize, group: usize)
     possible.min_by_key(|shares| unevenness(free, shares))
 }
 
-/// The rest, a group at a time from one node of the subset after the other.
+/// Takes the remainder, a group at a time from one NUMA node of the subset after the other.
 fn striped(free: &BTreeMap<u32, usize>, base: &Shares, subset: &[u32], rest: usize, group: usize) -> Option<Shares> {
     let mut shares = base.clone();
     let mut rest = rest;
@@ -59,13 +60,13 @@ fn striped(free: &BTreeMap<u32, usize>, base: &Shares, subset: &[u32], rest: usi
     Some(shares)
 }
 
-/// How unlike the nodes are in what is left to them. What is left in all is the same for every choice, so the sum of
-/// squares orders like the deviation.
+/// Returns the imbalance of the free CPUs. Their sum is the same for every choice, so the sum of squares orders as the
+/// deviation does.
 fn unevenness(free: &BTreeMap<u32, usize>, shares: &Shares) -> usize {
     free.iter().map(|(node, free)| (free - shares.get(node).copied().unwrap_or(0)).pow(2)).sum()
 }
 
-/// Every choice of so many of the items, in their order.
+/// Returns every combination of this many items, in their order.
 fn combinations(items: &[u32], size: usize) -> Vec<Vec<u32>> {
     if size == 0 {
         return vec![Vec::new()];
@@ -84,21 +85,21 @@ mod tests {
 
     #[test]
     fn processors_come_evenly_from_the_fewest_nodes_that_have_them() {
-        /// The free of each node, how many are wanted in which groups, and what each node gives.
+        /// The free CPUs of each NUMA node, the count, the group, and the CPUs of each NUMA node.
         type Case = (&'static [usize], usize, usize, Option<&'static [(u32, usize)]>);
         let cases: &[Case] = &[
-            // One node has them all: the one that is left fullest alike.
+            // One NUMA node has them all: the one that leaves the best balance.
             (&[4, 8], 4, 1, Some(&[(1, 4)])),
             (&[8, 8], 12, 1, Some(&[(0, 6), (1, 6)])),
             (&[8, 8], 13, 1, Some(&[(0, 7), (1, 6)])),
-            // Whole cores.
+            // Full cores.
             (&[8, 8], 12, 2, Some(&[(0, 6), (1, 6)])),
             (&[8, 8], 10, 2, Some(&[(0, 6), (1, 4)])),
             (&[8, 8], 11, 2, None),
-            // The nodes are left most alike; two cannot give the same, three can.
+            // The NUMA nodes stay most balanced; two cannot give the same number, three can.
             (&[2, 8, 6, 6], 12, 1, Some(&[(1, 6), (2, 6)])),
             (&[5, 5, 5], 12, 1, Some(&[(0, 4), (1, 4), (2, 4)])),
-            // The rest comes from where there is room.
+            // The remainder comes from the NUMA node with free CPUs.
             (&[4, 6], 10, 2, Some(&[(0, 4), (1, 6)])),
             (&[1, 8], 9, 1, None),
             (&[2, 2], 5, 1, None),

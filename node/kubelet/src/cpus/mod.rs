@@ -1,8 +1,8 @@
-//! Processors for containers: with the static policy, a container of a guaranteed pod that asks for whole processors has
-//! them for itself, and all others share what is left. Without it (`none`, the default) nobody is told where to run.
+//! The CPU manager. With the static policy, a container of a guaranteed pod with an integer CPU request gets exclusive
+//! CPUs, and all others use the shared pool. With the policy `none`, the default, all containers may use all CPUs.
 //!
-//! Invariant: no processor is given to two containers, except from an init container to a later one of its pod; the
-//! reserved ones are given to nobody. What was given is written down before a container runs on it.
+//! Invariant: no CPU is allocated to two containers, except from an init container to a later one of its pod; reserved
+//! CPUs are never allocated. An allocation is in the checkpoint before a container runs on it.
 
 mod distribute;
 pub mod set;
@@ -29,12 +29,12 @@ use topology::Topology;
 
 const FILE: &str = "cpu_manager_state";
 
-/// By pod and container.
+/// The allocations, by pod and container.
 type Given = BTreeMap<(String, String), CpuSet>;
 
 pub struct Cpus {
     policy: Option<Static>,
-    /// What those without processors of their own share.
+    /// The shared pool of CPUs.
     shared: watch::Sender<String>,
 }
 
@@ -47,7 +47,7 @@ struct Static {
 }
 
 impl Cpus {
-    /// Reads the machine, and what an earlier kubelet gave.
+    /// Reads the machine's topology and the checkpoint of an earlier kubelet.
     pub fn new(config: &Config) -> Result<Cpus> {
         if !config.static_cpu_policy {
             return Ok(Cpus { policy: None, shared: watch::channel(String::new()).0 });
@@ -62,17 +62,17 @@ impl Cpus {
         Ok(Cpus { policy: Some(policy), shared })
     }
 
-    /// What is shared, now and later; empty without the static policy.
+    /// Returns the shared pool, now and later; empty without the static policy.
     pub fn shared(&self) -> watch::Receiver<String> {
         self.shared.subscribe()
     }
 
-    /// Whether the pod has processors for itself.
+    /// Reports whether the pod gets exclusive CPUs.
     pub fn concerns(&self, pod: &Pod) -> bool {
         self.policy.is_some() && spec::containers(pod).any(|declared| exclusive(pod, &declared.container) > 0)
     }
 
-    /// From where the container, or the whole pod, could have its processors.
+    /// Returns the NUMA nodes that could provide the CPUs of the container, or of all containers of the pod.
     pub fn hints(&self, pod: &Pod, container: Option<&Container>) -> Vec<Vec<Hint>> {
         let Some(policy) = &self.policy else { return Vec::new() };
         match container.map_or_else(|| of_pod(pod), |container| exclusive(pod, container)) {
@@ -81,7 +81,7 @@ impl Cpus {
         }
     }
 
-    /// Gives the container its processors, from the NUMA nodes that were found for it as far as they have them.
+    /// Allocates the container's exclusive CPUs, from the NUMA nodes of the hint as far as they have them.
     pub fn allocate(&self, pod: &Pod, container: &Container, nodes: Option<Nodes>) -> Result<()> {
         let Some(policy) = &self.policy else { return Ok(()) };
         let allocated = policy.allocate(pod, container, nodes);
@@ -89,7 +89,7 @@ impl Cpus {
         allocated
     }
 
-    /// The pod has ended: its processors are shared again.
+    /// Releases the CPUs of a terminated pod.
     pub fn release(&self, pod_uid: &str) {
         let Some(policy) = &self.policy else { return };
         if let Err(error) = policy.release(pod_uid) {
@@ -98,25 +98,25 @@ impl Cpus {
         self.publish(policy);
     }
 
-    /// Pods that are gone hold nothing.
+    /// Releases the CPUs of pods that no longer exist.
     pub fn retain(&self, is_known: impl Fn(&str) -> bool) {
         let Some(policy) = &self.policy else { return };
         let gone: Vec<String> = policy.lock().keys().map(|(uid, _)| uid.clone()).filter(|uid| !is_known(uid)).collect();
         gone.iter().for_each(|uid| self.release(uid));
     }
 
-    /// Where the container may run; empty is anywhere.
+    /// Returns the CPUs that the container may use; empty is all.
     pub fn of(&self, pod_uid: &str, container: &str) -> String {
         let own = self.policy.as_ref().and_then(|policy| policy.own(pod_uid, container));
         own.map_or_else(|| self.shared.borrow().clone(), |own| set::format(&own))
     }
 
-    /// The processors that the container has for itself.
+    /// Returns the exclusive CPUs of the container.
     pub fn own(&self, pod_uid: &str, container: &str) -> CpuSet {
         self.policy.as_ref().and_then(|policy| policy.own(pod_uid, container)).unwrap_or_default()
     }
 
-    /// All processors that containers could have for themselves.
+    /// Returns all CPUs that could be allocated exclusively.
     pub fn allocatable(&self) -> CpuSet {
         let all =
             self.policy.as_ref().map(|policy| policy.topology.all().difference(&policy.reserved).copied().collect());
@@ -147,7 +147,7 @@ impl Static {
         self.write(&given)
     }
 
-    /// Whether the container's processors are whole cores, where they must be.
+    /// Checks that the container gets full cores, if the options require it.
     fn check_cores(&self, given: &Given, count: usize) -> Result<()> {
         if !self.options.full_pcpus_only {
             return Ok(());
@@ -189,7 +189,7 @@ impl Static {
         Ok(chosen)
     }
 
-    /// So many of the processors, by the policy's options.
+    /// Takes this many CPUs, by the policy's options.
     fn take(&self, free: &CpuSet, count: usize) -> Option<CpuSet> {
         let Options { distribute, full_pcpus_only, by_cache, .. } = self.options;
         let distributed = distribute.then(|| self.topology.take_distributed(free, count, full_pcpus_only)).flatten();
@@ -209,7 +209,7 @@ impl Static {
             |cpus: &CpuSet, nodes: Nodes| cpus.iter().filter(|cpu| nodes & self.topology.node(**cpu) != 0).count();
         let nodes = all.iter().fold(0, |nodes, cpu| nodes | self.topology.node(*cpu));
         let ever = |nodes: Nodes| among(&all, nodes) >= count;
-        // What an init container had is used again, so it must be among them.
+        // The CPUs of an init container are reused, so the NUMA nodes must include them.
         let now = |nodes: Nodes| among(&again, nodes) == again.len() && again.len() + among(&free, nodes) >= count;
         numa::hints(nodes, &ever, &now)
     }
@@ -251,7 +251,7 @@ impl Static {
     }
 }
 
-/// What init containers of the pod had and no container after them has: free for the next one.
+/// Returns the CPUs that init containers of the pod had and no later container has: the next one reuses them.
 fn reusable(given: &Given, pod: &Pod) -> CpuSet {
     let mut left = CpuSet::new();
     for declared in spec::containers(pod) {
@@ -265,13 +265,13 @@ fn reusable(given: &Given, pod: &Pod) -> CpuSet {
     left
 }
 
-/// The NUMA nodes of this machine.
+/// Returns the NUMA nodes of this machine.
 pub fn numa_nodes() -> Nodes {
     let machine = Topology::read();
     machine.0.keys().fold(0, |nodes, cpu| nodes | machine.node(*cpu))
 }
 
-/// How many cores and how many sockets this machine has.
+/// Returns the number of cores and of sockets of this machine.
 pub fn physical() -> (usize, usize) {
     let machine = Topology::read();
     let cores: std::collections::BTreeSet<(u32, u32)> =
@@ -292,7 +292,7 @@ fn read(file: &Path) -> Given {
     given
 }
 
-/// How many processors the container has for itself: whole ones, in a guaranteed pod.
+/// Returns the number of exclusive CPUs of the container: an integer request in a guaranteed pod.
 fn exclusive(pod: &Pod, container: &Container) -> usize {
     if resources::qos_class(pod) != QosClass::Guaranteed {
         return 0;
@@ -302,7 +302,7 @@ fn exclusive(pod: &Pod, container: &Container) -> usize {
     if milli % 1000 == 0 { usize::try_from(milli / 1000).unwrap_or(0) } else { 0 }
 }
 
-/// How many processors the pod needs for itself at any one time.
+/// Returns the largest number of exclusive CPUs of the pod at any one time.
 fn of_pod(pod: &Pod) -> usize {
     let (mut beside, mut most) = (0, 0);
     for declared in spec::containers(pod) {
@@ -316,7 +316,7 @@ fn of_pod(pod: &Pod) -> usize {
     beside.max(most)
 }
 
-/// The processors that no container has for itself: those that are named, or as many as are reserved.
+/// Returns the CPUs that are never exclusive: the configured ones, or as many as are reserved.
 fn reserved(config: &Config, topology: &Topology) -> Result<CpuSet> {
     if let Some(named) = &config.reserved_cpus {
         let named = set::parse(named).filter(|named| named.is_subset(&topology.all()));

@@ -1,16 +1,16 @@
-//! A set of processors, written as the kernel writes it: `0-3,8`. Pure.
+//! A CPU set in the kernel's list format: `0-3,8`. Pure.
 
 use std::collections::BTreeSet;
 
 pub type CpuSet = BTreeSet<u32>;
 
-/// Reads a list; `None` if it is none.
+/// Parses a list; `None` if it is invalid.
 pub fn parse(text: &str) -> Option<CpuSet> {
     let mut set = CpuSet::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        // No machine has more: a list must not fill the memory.
+        // No machine has more CPUs, and a list must not fill the memory.
         if last < first || last > 65_535 {
             return None;
         }

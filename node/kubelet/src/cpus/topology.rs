@@ -1,6 +1,6 @@
-//! Which processors lie together, and which to take for a container: whole NUMA nodes first, then whole sockets, whole
-//! cores, and single threads last, from where the least is left, so that what stays free stays whole. On request, what
-//! shares a cache is taken together. Pure but for `read`.
+//! The CPU topology, and the choice of CPUs for a container: full NUMA nodes first, then full sockets, full cores, and
+//! single threads last, from where the fewest are free, so that the free CPUs stay in full groups. On request, CPUs
+//! that share a cache are taken together. Pure, except for `read`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use super::distribute;
 use super::set::{self, CpuSet};
 use crate::numa::{self, Nodes};
 
-/// Where a processor is.
+/// The position of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CpuInfo {
     pub numa_node: u32,
@@ -24,7 +24,7 @@ pub struct CpuInfo {
 pub struct Topology(pub BTreeMap<u32, CpuInfo>);
 
 impl Topology {
-    /// The processors that are online, as the kernel shows them.
+    /// Reads the online CPUs from the kernel.
     pub fn read() -> Topology {
         let base = Path::new("/sys/devices/system");
         let text = |path: std::path::PathBuf| fs::read_to_string(path).unwrap_or_default();
@@ -51,25 +51,24 @@ impl Topology {
         self.0.keys().copied().collect()
     }
 
-    /// The NUMA node of a processor, as a set of one.
+    /// Returns the NUMA node of a CPU, as a set of one.
     pub fn node(&self, cpu: u32) -> Nodes {
         numa::nodes(self.0.get(&cpu).map(|cpu_info| cpu_info.numa_node))
     }
 
-    /// How many processors a core has.
+    /// Returns the number of CPUs of a core.
     pub fn per_core(&self) -> usize {
         let cores: BTreeSet<(u32, u32, u32)> = self.0.values().map(core_of).collect();
         self.0.len() / cores.len().max(1)
     }
 
-    /// The processors, and the others of their cores.
+    /// Returns the CPUs and their siblings on the same cores.
     pub fn with_siblings(&self, cpus: &CpuSet) -> CpuSet {
         let cores: BTreeSet<(u32, u32, u32)> = cpus.iter().filter_map(|cpu| self.0.get(cpu)).map(core_of).collect();
         self.0.iter().filter(|(_, cpu_info)| cores.contains(&core_of(cpu_info))).map(|(cpu, _)| *cpu).collect()
     }
 
-    /// So many of the free processors, or none if there are not enough; `by_cache` takes those that share a cache
-    /// where that is possible.
+    /// Takes this many free CPUs; `None` if there are not enough. `by_cache` prefers CPUs that share a cache.
     pub fn take(&self, free: &CpuSet, count: usize, by_cache: bool) -> Option<CpuSet> {
         if free.len() < count {
             return None;
@@ -90,8 +89,8 @@ impl Topology {
         Some(taken)
     }
 
-    /// So many of the free processors, as many from each of the NUMA nodes that are needed; `None` if that is not
-    /// possible. A core's processors come together if `full_pcpus_only`.
+    /// Takes this many free CPUs, as many from each of the NUMA nodes that are needed; `None` if that is not possible.
+    /// With `full_pcpus_only`, the CPUs of a core are taken together.
     pub fn take_distributed(&self, free: &CpuSet, count: usize, full_pcpus_only: bool) -> Option<CpuSet> {
         let mut nodes: BTreeMap<u32, CpuSet> = BTreeMap::new();
         for cpu in free {
@@ -103,8 +102,8 @@ impl Topology {
         parts.collect::<Option<Vec<_>>>().map(|parts| parts.into_iter().flatten().collect())
     }
 
-    /// What to take of caches: whole ones while that many are needed, and the rest from one that has it, the fullest
-    /// first. Nothing of a cache that has too little.
+    /// Returns the CPUs to take by cache: full caches while that many are needed, and the rest from one cache that has
+    /// it, the fullest first. Nothing is taken of a cache that has too few.
     fn by_caches(&self, free: &CpuSet, count: usize) -> Vec<CpuSet> {
         let of_cache = |cpu_info: &CpuInfo| (cpu_info.numa_node, cpu_info.socket, cpu_info.cache);
         let mut chosen = Vec::new();
@@ -128,20 +127,20 @@ impl Topology {
         chosen
     }
 
-    /// So many of a cache's free processors, core by core; `None` if its first cores do not have just that.
+    /// Takes this many of a cache's free CPUs, core by core; `None` if its first cores do not have exactly that many.
     fn part_of_cache(&self, free: &CpuSet, needed: usize) -> Option<CpuSet> {
         let cores: BTreeSet<_> = free.iter().filter_map(|cpu| self.0.get(cpu)).map(core_of).collect();
         let cores: BTreeSet<_> = cores.into_iter().take(needed.div_ceil(self.per_core().max(1))).collect();
         let of_cores = |cpu: &&u32| self.0.get(cpu).is_some_and(|cpu_info| cores.contains(&core_of(cpu_info)));
         let mut cpus: CpuSet = free.iter().filter(of_cores).copied().collect();
-        // One processor of the last core is left where an odd number is needed.
+        // With an odd number, one CPU of the last core is left.
         if needed % 2 == 1 && cpus.len() > needed {
             cpus.pop_last();
         }
         (cpus.len() == needed).then_some(cpus)
     }
 
-    /// The groups of which every processor is free, in order.
+    /// Returns the groups in which every CPU is free, in order.
     fn free_groups(&self, free: &CpuSet, group: fn(&CpuInfo) -> (u32, u32, u32)) -> Vec<CpuSet> {
         let mut groups: BTreeMap<(u32, u32, u32), CpuSet> = BTreeMap::new();
         for (cpu, cpu_info) in &self.0 {
@@ -150,7 +149,7 @@ impl Topology {
         groups.into_values().filter(|cpus| cpus.is_subset(free)).collect()
     }
 
-    /// The free processor with the fewest free neighbours.
+    /// Returns the free CPU with the fewest free neighbours.
     fn loneliest(&self, free: &CpuSet) -> Option<u32> {
         let neighbours = |cpu: u32| {
             let own = self.0.get(&cpu);
@@ -169,7 +168,7 @@ impl Topology {
     }
 }
 
-/// Takes the groups that are not more than is needed.
+/// Takes the groups that are not larger than the rest of the request.
 fn take_groups(groups: Vec<CpuSet>, free: &mut CpuSet, taken: &mut CpuSet, count: usize) {
     for cpus in groups {
         if taken.len() + cpus.len() <= count {
@@ -187,7 +186,8 @@ fn core_of(cpu_info: &CpuInfo) -> (u32, u32, u32) {
 mod tests {
     use super::*;
 
-    /// Two sockets, a NUMA node each, of two cores with two threads: 0 and 4 are one core, as kernels number them.
+    /// Returns a machine of two sockets, a NUMA node each, of two cores with two threads: 0 and 4 are one core, as
+    /// kernels number them.
     fn machine() -> Topology {
         let cpu_info = |cpu: u32| CpuInfo { numa_node: cpu % 4 / 2, socket: cpu % 4 / 2, core: cpu % 4 % 2, cache: 0 };
         Topology((0..8).map(|cpu| (cpu, cpu_info(cpu))).collect())
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn what_shares_a_cache_is_taken_together_on_request() {
-        // One NUMA node of sixteen processors, two to a core, four cores to a cache: 0 and 1 are one core.
+        // One NUMA node of sixteen CPUs, two to a core, four cores to a cache: 0 and 1 are one core.
         let cpu_info = |cpu: u32| CpuInfo { numa_node: 0, socket: 0, core: cpu / 2, cache: cpu / 8 };
         let machine = Topology((0..16).map(|cpu| (cpu, cpu_info(cpu))).collect());
         for (free, count, by_cache, expected) in [

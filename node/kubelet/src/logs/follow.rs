@@ -1,5 +1,5 @@
-//! Tells followers of log files that a file has grown, been replaced or appeared: one inotify instance for the
-//! whole kubelet (hosts allow few), one wake-up per follower. It reads no file.
+//! Notifies followers of log files that a file has grown, been replaced or appeared: one inotify instance for the
+//! kubelet (hosts allow few), one notification per follower. It reads no file.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -31,7 +31,7 @@ struct Directories {
 }
 
 impl LogWatcher {
-    /// Needs a running tokio runtime; its task ends when the last watcher is dropped.
+    /// Makes a watcher. It needs a running tokio runtime; its task ends when the last watcher is dropped.
     pub fn new() -> std::io::Result<LogWatcher> {
         let descriptor = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
         // SAFETY: an `OwnedFd` is open and stays the same descriptor until it is dropped, and the `AsyncFd`
@@ -43,7 +43,7 @@ impl LogWatcher {
         Ok(LogWatcher { inner })
     }
 
-    /// A notification for every change in the directory, until the returned value is dropped.
+    /// Notifies of every change in the directory, until the returned value is dropped.
     pub fn follow(&self, directory: &Path) -> std::io::Result<Arc<Notify>> {
         let flags = inotify::WatchFlags::MODIFY
             | inotify::WatchFlags::CREATE
@@ -82,7 +82,7 @@ impl Inner {
 async fn dispatch(inner: Weak<Inner>) {
     loop {
         let Some(inner) = inner.upgrade() else { return };
-        // A bounded wait, so that the task notices when it is the last to hold the watcher.
+        // The wait is bounded, so that the task notices when it is the last to hold the watcher.
         let wait = tokio::time::timeout(std::time::Duration::from_secs(30), inner.descriptor.readable());
         let mut guard = match wait.await {
             Ok(Ok(guard)) => guard,
@@ -100,7 +100,7 @@ async fn dispatch(inner: Weak<Inner>) {
                 break;
             }
         }
-        // A level-triggered look again: the descriptor may hold more than one buffer.
+        // The descriptor is level-triggered and may hold more than one buffer, so it is read again.
         if reader_would_block(&inner.descriptor) {
             guard.clear_ready();
         }

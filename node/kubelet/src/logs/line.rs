@@ -8,13 +8,13 @@ pub enum Stream {
     Stderr,
 }
 
-/// A line taken apart; it borrows from the file's bytes.
+/// A parsed line; it borrows from the file's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// As written, for `--timestamps`.
+    /// The timestamp as written, for `--timestamps`.
     pub stamp: &'a [u8],
     pub stream: Stream,
-    /// The text goes on in the next line.
+    /// Whether the line continues in the next entry.
     pub partial: bool,
     pub content: &'a [u8],
 }
@@ -25,7 +25,7 @@ impl Line<'_> {
     }
 }
 
-/// Takes a line apart, with or without its newline; `None` if it is not one.
+/// Parses a line, with or without its newline; `None` if it is invalid.
 pub fn parse(raw: &[u8]) -> Option<Line<'_>> {
     let raw = raw.strip_suffix(b"\n").unwrap_or(raw);
     let mut parts = raw.splitn(4, |byte| *byte == b' ');

@@ -1,4 +1,4 @@
-//! What `kubectl logs` may ask for, from the query of the node API.
+//! The options of `kubectl logs`, from the query of the kubelet's API.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ pub struct LogOptions {
 }
 
 impl LogOptions {
-    /// From query parameters; the error is one for the client.
+    /// Parses query parameters; the error is one for the client.
     pub fn parse(query: &HashMap<String, String>, now: Timestamp) -> Result<LogOptions, String> {
         let flag =
             |name: &str| query.get(name).is_some_and(|value| value.is_empty() || value == "true" || value == "1");

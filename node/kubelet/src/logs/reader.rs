@@ -1,6 +1,6 @@
-//! Reads one container's log as a stream of bytes for a client: the last lines, since a time, limited, and
-//! followed while the container runs. Rotation in between loses nothing: the old file is read to its end
-//! before the new one is opened.
+//! Reads one container's log as a stream of bytes for a client: the last lines, since a time, limited, and followed
+//! while the container runs. A rotation in between loses nothing: the old file is read to its end before the new one is
+//! opened.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -18,13 +18,13 @@ use super::regular;
 const CHUNK: usize = 64 * 1024;
 const TAIL_BLOCK: u64 = 32 * 1024;
 
-/// Where the output goes; a full queue makes the reader wait for the client.
+/// The output queue; while it is full, the reader waits for the client.
 pub type Output = mpsc::Sender<Bytes>;
 
-/// The client went away, or has all it asked for.
+/// The client disconnected, or has all that it requested.
 struct Enough;
 
-/// Reads the log at `path`. Following ends when `running` becomes false and all is read.
+/// Reads the log at `path`. Following ends when `running` becomes false and everything is read.
 pub async fn read(
     path: &Path,
     options: &LogOptions,
@@ -36,7 +36,7 @@ pub async fn read(
     let grown = if options.follow { Some(watcher.follow(&directory)?) } else { None };
     let mut reader = LogReader::open(path, options)?;
     loop {
-        // Whether it ran is asked before reading, so that its last lines are read after its end.
+        // The state is read before the log, so that the last lines are read after the container's end.
         let was_running = *running.borrow_and_update();
         if reader.copy(&output).await?.is_err() {
             return Ok(());
@@ -56,11 +56,11 @@ pub async fn read(
 struct LogReader {
     path: PathBuf,
     file: File,
-    /// Bytes read that do not make a whole line yet.
+    /// Bytes of an incomplete line.
     pending: Vec<u8>,
     options: LogOptions,
     left: Option<u64>,
-    /// The last line written had no end: its continuation gets no stamp.
+    /// Whether the last line was partial: its continuation gets no timestamp.
     within_line: bool,
 }
 
@@ -100,7 +100,7 @@ impl LogReader {
         }
     }
 
-    /// The text of the whole lines among the pending bytes.
+    /// Takes the complete lines from the pending bytes.
     fn take_lines(&mut self) -> Vec<u8> {
         let Some(end) = self.pending.iter().rposition(|byte| *byte == b'\n') else { return Vec::new() };
         let rest = self.pending.split_off(end + 1);
@@ -135,7 +135,7 @@ impl LogReader {
         self.within_line = parsed.partial;
     }
 
-    /// Opens the file anew when another one has taken its name.
+    /// Reopens the file if another one has its name now.
     fn switch_if_rotated(&mut self) -> io::Result<bool> {
         let Ok(there) = std::fs::metadata(&self.path) else { return Ok(false) };
         let open = self.file.metadata()?;
@@ -148,7 +148,7 @@ impl LogReader {
     }
 }
 
-/// Where the last `lines` lines begin. Parts of one line count as one.
+/// Returns the offset of the last `lines` lines. The parts of one line count as one.
 fn tail_offset(file: &mut File, lines: u64) -> io::Result<u64> {
     let length = file.metadata()?.len();
     if lines == 0 {
@@ -163,7 +163,7 @@ fn tail_offset(file: &mut File, lines: u64) -> io::Result<u64> {
         file.seek(SeekFrom::Start(start))?;
         file.read_exact(&mut block)?;
         block.extend_from_slice(&tail);
-        // Only complete lines are counted: the first piece of a block may begin within one.
+        // Only complete lines are counted: a block may begin within one.
         let first_full =
             if start == 0 { Some(0) } else { block.iter().position(|byte| *byte == b'\n').map(|at| at + 1) };
         let Some(first_full) = first_full else {

@@ -1,5 +1,5 @@
-//! Opens files that containers fill: logs and termination messages. A pod may have their folder mounted, so a link, a pipe
-//! or a device in a file's place is an error, and opening never waits.
+//! Opens files that containers write: logs and termination messages. A pod may have their directory mounted, so a link,
+//! a pipe or a device in place of a file is an error, and opening never blocks.
 
 use std::fs::{File, OpenOptions};
 use std::io;

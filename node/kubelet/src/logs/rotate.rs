@@ -1,5 +1,5 @@
-//! Rotation: a log that has grown too big is renamed, the runtime is asked to open it anew, and the oldest
-//! of its former files go. Files are renamed, never copied, so that no line is lost.
+//! Log rotation: a log that is too large is renamed, the runtime reopens it, and its oldest files are removed. Files
+//! are renamed, never copied, so that no line is lost.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::services::Services;
 
 /// Rotates the logs of running containers until shutdown.
 pub async fn run(services: Arc<Services>, views: Views, shutdown: CancellationToken) {
-    // Sizes are not announced by anyone; looking at them now and then is enough.
+    // Nothing notifies of sizes, so they are checked at an interval.
     let mut ticks = tokio::time::interval(services.config.log_monitor_interval.max(Duration::from_secs(1)));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -45,7 +45,7 @@ pub async fn run(services: Arc<Services>, views: Views, shutdown: CancellationTo
 async fn rotate(runtime: &Runtime, container_id: &str, path: &Path, max_files: usize) -> Result<()> {
     let rotated = rename(path)?;
     if let Err(error) = runtime.reopen_log(container_id).await {
-        // The runtime still writes to the renamed file; it must keep its name until the next try.
+        // The runtime still writes to the renamed file; it must have its name again until the next attempt.
         fs::rename(&rotated, path).map_err(Error::file("rename", &rotated))?;
         return Err(error);
     }
@@ -59,7 +59,7 @@ fn rename(path: &Path) -> Result<PathBuf> {
     Ok(rotated)
 }
 
-/// Keeps the current file and the newest of the former ones.
+/// Removes all but the current file and the newest rotated ones.
 fn remove_oldest(path: &Path, max_files: usize) -> Result<()> {
     let directory = path.parent().unwrap_or(path);
     let prefix = format!("{}.", path.file_name().unwrap_or_default().to_string_lossy());

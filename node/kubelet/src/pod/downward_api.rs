@@ -1,4 +1,4 @@
-//! The downward API: fields and resources of a pod as text, for environment variables and volumes. Pure.
+//! The downward API: fields and resources of a pod as strings, for environment variables and volumes. Pure.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use super::resources::{self, ResourceList};
 use super::spec;
 use crate::error::{Error, Result};
 
-/// What the downward API reads besides the spec.
+/// The values of the downward API that are not in the spec.
 #[derive(Clone, Debug, Default)]
 pub struct Downward {
     pub pod_ips: Vec<String>,
@@ -18,7 +18,7 @@ pub struct Downward {
     pub allocatable: ResourceList,
 }
 
-/// The value of a `fieldRef`.
+/// Returns the value of a `fieldRef`.
 pub fn field(pod: &Pod, downward: &Downward, selector: &ObjectFieldSelector) -> Result<String> {
     let path = selector.field_path.as_str();
     if let Some((map, key)) = subscript(path) {
@@ -54,13 +54,13 @@ fn join(values: impl Iterator<Item = String>) -> String {
     values.collect::<Vec<_>>().join(",")
 }
 
-/// `metadata.labels['key']` taken apart.
+/// Parses `metadata.labels['key']`.
 fn subscript(path: &str) -> Option<(&str, &str)> {
     let (map, key) = path.strip_suffix("']")?.split_once("['")?;
     Some((map, key))
 }
 
-/// One `key="value"` a line, sorted by key.
+/// Formats one `key="value"` per line, sorted by key.
 fn format_map(entries: Option<&BTreeMap<String, String>>) -> String {
     let lines: Vec<String> = entries
         .into_iter()
@@ -70,7 +70,7 @@ fn format_map(entries: Option<&BTreeMap<String, String>>) -> String {
     lines.join("\n")
 }
 
-/// The value of a `resourceFieldRef`, in units of its divisor, rounded up.
+/// Returns the value of a `resourceFieldRef`, in units of its divisor, rounded up.
 pub fn resource(
     pod: &Pod,
     own: Option<&Container>,

@@ -1,5 +1,5 @@
-//! The labels and annotations by which the kubelet finds its pods and containers again in the runtime.
-//! The names are upstream's, so that tools which read a node's containers understand them.
+//! The labels and annotations by which the kubelet finds its pods and containers in the runtime. The names are
+//! upstream's, so that tools which read a node's containers know them.
 
 use std::collections::HashMap;
 
@@ -20,18 +20,18 @@ const GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
 const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
 
-/// The labels of a sandbox: the pod's own, and those by which it is found.
+/// Returns the labels of a sandbox: the pod's own, and those by which it is found.
 pub fn sandbox_labels(pod: &Pod) -> HashMap<String, String> {
     let mut labels: HashMap<String, String> = pod.metadata.labels.clone().unwrap_or_default().into_iter().collect();
     labels.extend(pod_labels(pod));
     labels
 }
 
-/// The annotations of a sandbox: the pod's own, and where it came from.
+/// Returns the annotations of a sandbox: the pod's own, and its source.
 pub fn sandbox_annotations(pod: &Pod) -> HashMap<String, String> {
     let own = pod.metadata.annotations.clone().unwrap_or_default();
     let mut annotations: HashMap<String, String> = own.into_iter().collect();
-    // The source of a static pod is its own; the network must not wait for an object of it.
+    // A static pod has its own source; the network must not wait for its API object.
     annotations.entry(CONFIG_SOURCE.into()).or_insert_with(|| "api".into());
     if let Some(created) = &pod.metadata.creation_timestamp {
         annotations.insert(CONFIG_SEEN.into(), created.0.to_string());
@@ -56,7 +56,7 @@ pub fn container_annotations(pod: &Pod, container: &Container, restart_count: u3
     ])
 }
 
-/// What makes a running container outdated when it changes: its name and image, as upstream has it.
+/// Returns the hash of a container's name and image: a change restarts the container, as upstream does.
 pub fn hash(container: &Container) -> String {
     let mut digest = Sha256::new();
     digest.update(container.name.as_bytes());

@@ -1,4 +1,4 @@
-//! One pod: its spec, what the runtime shows of it, and the small things that every other room reads or wakes it by.
+//! One pod: its spec, its state in the runtime, and the small parts by which every other module reads or wakes it.
 
 pub mod downward_api;
 pub mod labels;

@@ -1,5 +1,5 @@
-//! What the runtime holds of one pod, as plain data: the input of `plan` and of the status.
-//! Converting from CRI messages happens here; nothing here decides.
+//! The state of one pod in the runtime, as plain data: the input of `plan` and of the status. CRI messages are
+//! converted here; nothing here decides.
 
 use corten_cri::v1 as cri;
 
@@ -17,7 +17,7 @@ pub struct Sandbox {
     pub id: String,
     pub attempt: u32,
     pub ready: bool,
-    /// Nanoseconds since the epoch.
+    /// The time of creation, in nanoseconds since the epoch.
     pub created_at: i64,
     pub ips: Vec<String>,
 }
@@ -31,7 +31,7 @@ pub enum InstanceState {
     Unknown,
 }
 
-/// One container of the runtime: an attempt at running a container of the spec.
+/// One container of the runtime: one instance of a container of the spec.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Instance {
     pub id: String,
@@ -39,7 +39,7 @@ pub struct Instance {
     pub name: String,
     pub restart_count: u32,
     pub state: InstanceState,
-    /// Nanoseconds since the epoch, as all three times.
+    /// The time of creation, in nanoseconds since the epoch, as all three times.
     pub created_at: i64,
     pub started_at: i64,
     pub finished_at: i64,
@@ -49,30 +49,30 @@ pub struct Instance {
     pub image: String,
     pub image_id: String,
     pub log_path: String,
-    /// The hash of the spec it was made from.
+    /// The hash of the spec that it was created from.
     pub hash: String,
     pub user: Option<cri::LinuxContainerUser>,
 }
 
 impl Observed {
-    /// Puts the newest first, the order every reader relies on.
+    /// Sorts the newest first, which every reader relies on.
     pub fn sorted(mut self) -> Observed {
         self.sandboxes.sort_by_key(|sandbox| std::cmp::Reverse((sandbox.created_at, sandbox.attempt)));
         self.instances.sort_by_key(|instance| std::cmp::Reverse((instance.created_at, instance.restart_count)));
         self
     }
 
-    /// The newest sandbox, ready or not.
+    /// Returns the newest sandbox, ready or not.
     pub fn sandbox(&self) -> Option<&Sandbox> {
         self.sandboxes.first()
     }
 
-    /// The newest attempt at the container, in any sandbox.
+    /// Returns the newest instance of the container, in any sandbox.
     pub fn newest(&self, name: &str) -> Option<&Instance> {
         self.instances.iter().find(|instance| instance.name == name)
     }
 
-    /// Every attempt at the container, the newest first.
+    /// Returns every instance of the container, the newest first.
     pub fn attempts<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Instance> {
         self.instances.iter().filter(move |instance| instance.name == name)
     }

@@ -1,5 +1,5 @@
-//! Requests and limits in the kernel's terms: the pod's QoS class, its cgroup, CPU shares and quota,
-//! memory limits, out-of-memory scores. Pure arithmetic on the spec.
+//! Requests and limits in the kernel's terms: the pod's QoS class, its cgroup, CPU shares and quota, memory limits, OOM
+//! scores. Pure arithmetic on the spec.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const SHARES_PER_CPU: i64 = 1024;
 const CPU_PERIOD_MICROSECONDS: i64 = 100_000;
 const MIN_QUOTA_MICROSECONDS: i64 = 1000;
 
-/// How hard the kernel holds on to a pod.
+/// The QoS class of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QosClass {
     Guaranteed,
@@ -32,12 +32,12 @@ impl std::fmt::Display for QosClass {
     }
 }
 
-/// The quantity in thousandths, rounded up; 0 if it is not a quantity.
+/// Returns the quantity in thousandths, rounded up; 0 if it is invalid.
 pub fn milli(quantity: &Quantity) -> i64 {
     parse(quantity).map_or(0, |quantity| i64::try_from(quantity.as_milli()).unwrap_or(i64::MAX))
 }
 
-/// The quantity in whole units, rounded up; 0 if it is not a quantity.
+/// Returns the quantity in whole units, rounded up; 0 if it is invalid.
 pub fn value(quantity: &Quantity) -> i64 {
     parse(quantity).map_or(0, |quantity| i64::try_from(quantity.as_value()).unwrap_or(i64::MAX))
 }
@@ -58,8 +58,8 @@ fn get(list: Option<&ResourceList>, name: &str) -> Option<Quantity> {
     list?.get(name).cloned()
 }
 
-/// The QoS class: the one that was reported, because it never changes; else by the pod's own resources if it
-/// has some, else by all of its containers.
+/// Returns the QoS class: the reported one, because it never changes; else that of the pod-level resources if there are
+/// some, else that of all containers.
 pub fn qos_class(pod: &Pod) -> QosClass {
     match spec::status(pod).qos_class.as_deref() {
         Some("Guaranteed") => return QosClass::Guaranteed,
@@ -91,7 +91,7 @@ pub fn qos_class(pod: &Pod) -> QosClass {
     }
 }
 
-/// The pod's cgroup below the cgroup root, as upstream's cgroupfs driver names it.
+/// Returns the pod's cgroup below the cgroup root, with the names of upstream's cgroupfs driver.
 pub fn pod_cgroup(cgroup_root: &str, pod: &Pod) -> String {
     let uid = spec::uid(pod);
     let root = cgroup_root.trim_end_matches('/');
@@ -102,17 +102,17 @@ pub fn pod_cgroup(cgroup_root: &str, pod: &Pod) -> String {
     }
 }
 
-/// CPU shares of a request.
+/// Returns the CPU shares of a request.
 pub fn shares(milli_cpu: i64) -> i64 {
     if milli_cpu == 0 { MIN_SHARES } else { (milli_cpu * SHARES_PER_CPU / 1000).clamp(MIN_SHARES, MAX_SHARES) }
 }
 
-/// CPU quota in microseconds of a limit, per period; 0 is none.
+/// Returns the CPU quota of a limit in microseconds per period; 0 is none.
 pub fn quota(milli_cpu: i64) -> i64 {
     if milli_cpu == 0 { 0 } else { (milli_cpu * CPU_PERIOD_MICROSECONDS / 1000).max(MIN_QUOTA_MICROSECONDS) }
 }
 
-/// The limits that hold for a container: where it has none of its own for CPU or memory, those of its pod.
+/// Returns the limits of a container; those of its pod where it has no own limit of CPU or memory.
 pub fn effective_limits(pod_level: Option<&ResourceRequirements>, own: &ResourceRequirements) -> ResourceList {
     let mut effective = own.limits.clone().unwrap_or_default();
     for name in ["cpu", "memory"] {
@@ -144,7 +144,7 @@ pub fn container_resources(pod: &Pod, container: &Container, memory_capacity: i6
     }
 }
 
-/// Who the kernel kills first when memory is out: 1000 first, -997 last.
+/// Returns the OOM score: the kernel kills processes with 1000 first and -997 last.
 pub fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64) -> i64 {
     const CRITICAL_PRIORITY: i32 = 2_000_000_000;
     if spec::spec(pod).priority.is_some_and(|priority| priority >= CRITICAL_PRIORITY) {
@@ -157,8 +157,9 @@ pub fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64) -> 
     }
 }
 
-/// The more of the node's memory a container asks for, the longer it lives. What the pod asks for beyond its containers
-/// is shared out among them; a sidecar lives no shorter than any main container.
+/// Returns the OOM score of a burstable container: the larger its memory request, the smaller the score. The pod-level
+/// request beyond its containers is divided among them; the score of a sidecar is not larger than that of any main
+/// container.
 fn burstable_score(pod: &Pod, container: &Container, memory_capacity: i64) -> i64 {
     let memory_request =
         |container: &Container| get(requests(container), "memory").map_or(0, |quantity| value(&quantity));
@@ -172,7 +173,7 @@ fn burstable_score(pod: &Pod, container: &Container, memory_capacity: i64) -> i6
     score.clamp(3, 999)
 }
 
-/// Each container's part of the memory that only the pod as a whole asks for.
+/// Returns each container's part of the pod-level memory request that no container has.
 fn unclaimed_memory(pod: &Pod) -> i64 {
     let pod_level = spec::spec(pod).resources.as_ref().and_then(|resources| resources.requests.as_ref());
     let Some(pod_level) = get(pod_level, "memory").map(|quantity| value(&quantity)).filter(|pod_level| *pod_level > 0)
@@ -184,12 +185,12 @@ fn unclaimed_memory(pod: &Pod) -> i64 {
     (pod_level - requested) / i64::try_from(containers).unwrap_or(1).max(1)
 }
 
-/// The resources of the pod's cgroup: shares, quota and memory.
+/// Returns the resources of the pod's cgroup: shares, quota and memory.
 pub fn pod_resources(pod: &Pod) -> cri::LinuxContainerResources {
     cgroup_resources(&pod_level(pod))
 }
 
-/// Requests and limits of a whole pod in the kernel's terms.
+/// Returns pod-level requests and limits in the kernel's terms.
 pub fn cgroup_resources(pod_level: &ResourceRequirements) -> cri::LinuxContainerResources {
     let request = get(pod_level.requests.as_ref(), "cpu").map_or(0, |quantity| milli(&quantity));
     let limit = get(pod_level.limits.as_ref(), "cpu").map_or(0, |quantity| milli(&quantity));
@@ -202,7 +203,7 @@ pub fn cgroup_resources(pod_level: &ResourceRequirements) -> cri::LinuxContainer
     }
 }
 
-/// The requests and limits of CPU and memory that the pod's cgroup is given. A limit holds only if the pod itself has
+/// Returns the requests and limits of CPU and memory of the pod's cgroup. There is a limit only if the pod itself has
 /// one, or every container.
 pub fn pod_level(pod: &Pod) -> ResourceRequirements {
     let mut requests = request_quantities(pod);
@@ -213,13 +214,13 @@ pub fn pod_level(pod: &Pod) -> ResourceRequirements {
     ResourceRequirements { requests: listed(requests), limits: listed(limits), claims: None }
 }
 
-/// Whether the resource is one of those that a cgroup is given here.
+/// Reports whether a cgroup has the resource.
 pub fn is_compute(name: &str) -> bool {
     matches!(name, "cpu" | "memory")
 }
 
-/// Whether the pod as a whole is limited: by itself, or because nothing of it runs without a limit. An init container
-/// runs beside the sidecars before it, whose limits count for it.
+/// Reports whether the pod is limited: by itself, or because every container has a limit. An init container runs beside
+/// the sidecars before it, whose limits count for it.
 fn is_limited(pod: &Pod, name: &str) -> bool {
     let has = |list: Option<&ResourceList>| get(list, name).is_some_and(|limit| milli(&limit) > 0);
     let pod_level = spec::spec(pod).resources.as_ref();
@@ -235,17 +236,17 @@ fn is_limited(pod: &Pod, name: &str) -> bool {
     init && spec::spec(pod).containers.iter().all(|container| has(limits(container)))
 }
 
-/// A quantity as it is counted: CPU in thousandths, everything else in units.
+/// Returns a quantity as it is counted: CPU in thousandths, everything else in units.
 pub fn counted_value(name: &str, quantity: &Quantity) -> i64 {
     if name == "cpu" { milli(quantity) } else { value(quantity) }
 }
 
-/// The resource requests of the pod: all its containers and its overhead together.
+/// Returns the requests of the pod: all its containers and its overhead together.
 pub fn pod_requests(pod: &Pod) -> BTreeMap<String, i64> {
     counted(&request_quantities(pod))
 }
 
-/// The limits of the pod, all its containers together; a resource that nobody limits is not among them.
+/// Returns the limits of the pod, all its containers together; a resource without a limit is absent.
 pub fn pod_limits(pod: &Pod) -> BTreeMap<String, i64> {
     counted(&limit_quantities(pod))
 }
@@ -254,7 +255,7 @@ fn counted(list: &ResourceList) -> BTreeMap<String, i64> {
     list.iter().map(|(name, quantity)| (name.clone(), counted_value(name, quantity))).collect()
 }
 
-/// The requests of the pod as a whole, as `status.allocatedResources` shows them.
+/// Returns the requests of the pod, for `status.allocatedResources`.
 pub fn request_quantities(pod: &Pod) -> ResourceList {
     let pod_level = spec::spec(pod).resources.as_ref().and_then(|resources| resources.requests.as_ref());
     let mut total = totals(pod, requests, pod_level);
@@ -262,7 +263,7 @@ pub fn request_quantities(pod: &Pod) -> ResourceList {
     printed(total)
 }
 
-/// The limits of the pod as a whole.
+/// Returns the limits of the pod.
 pub fn limit_quantities(pod: &Pod) -> ResourceList {
     let pod_level = spec::spec(pod).resources.as_ref().and_then(|resources| resources.limits.as_ref());
     let mut total = totals(pod, limits, pod_level);
@@ -272,7 +273,7 @@ pub fn limit_quantities(pod: &Pod) -> ResourceList {
     printed(total)
 }
 
-/// Exact amounts of resources, which keep the format that they were written in.
+/// Exact quantities of resources, which keep their format.
 type Quantities = BTreeMap<String, corten_meta::Quantity>;
 
 fn quantities(list: Option<&ResourceList>) -> Quantities {
@@ -283,8 +284,8 @@ fn printed(quantities: Quantities) -> ResourceList {
     quantities.into_iter().map(|(name, quantity)| (name, Quantity(quantity.to_string()))).collect()
 }
 
-/// Init containers run before the main ones but beside the sidecars that were started before them, so the larger of the
-/// two times counts.
+/// Returns the requests or limits of the pod. Init containers run before the main ones but beside the sidecars that
+/// were started before them, so the larger of the two phases counts.
 fn totals(pod: &Pod, of: fn(&Container) -> Option<&ResourceList>, pod_level: Option<&ResourceList>) -> Quantities {
     let mut sidecars = Quantities::new();
     let mut peak = Quantities::new();
@@ -305,7 +306,7 @@ fn totals(pod: &Pod, of: fn(&Container) -> Option<&ResourceList>, pod_level: Opt
     }
     combine(&mut total, &sidecars, add);
     combine(&mut total, &peak, corten_meta::Quantity::max);
-    // What the pod asks for as a whole stands in place of the sum.
+    // Pod-level resources replace the sum.
     total.extend(quantities(pod_level));
     total
 }

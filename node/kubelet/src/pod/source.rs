@@ -1,4 +1,4 @@
-//! Where a pod comes from: the API, or a manifest of the node.
+//! The source of a pod: the API, or a manifest of the node.
 
 use corten_api::k8s_openapi::api::core::v1::Pod;
 

@@ -1,5 +1,5 @@
-//! Reading a Pod's spec in the kubelet's terms: which containers there are, in which role, and what
-//! their restart policy says about an exit. Pure; it never looks at the runtime.
+//! Accessors of a Pod's spec: its containers, their roles, and the decision of their restart policies on an exit. Pure;
+//! it never reads the runtime.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -9,7 +9,7 @@ use corten_api::k8s_openapi::api::core::v1::{
 };
 use corten_api::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-/// What a container is for; it decides when it starts, and what its end means.
+/// The role of a container; it decides when the container starts and what its exit means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Runs to completion before the next one and before the main containers.
@@ -27,19 +27,19 @@ pub enum Role {
 pub struct Declared<'a> {
     pub role: Role,
     pub container: Cow<'a, Container>,
-    /// For an ephemeral container: whose process namespace it joins.
+    /// The container whose process namespace an ephemeral container joins.
     pub target: Option<&'a str>,
 }
 
 static NO_SPEC: LazyLock<PodSpec> = LazyLock::new(PodSpec::default);
 static NO_STATUS: LazyLock<PodStatus> = LazyLock::new(PodStatus::default);
 
-/// The pod's spec, empty if absent.
+/// Returns the pod's spec, empty if absent.
 pub fn spec(pod: &Pod) -> &PodSpec {
     pod.spec.as_ref().unwrap_or(&NO_SPEC)
 }
 
-/// The pod's status, empty if absent.
+/// Returns the pod's status, empty if absent.
 pub fn status(pod: &Pod) -> &PodStatus {
     pod.status.as_ref().unwrap_or(&NO_STATUS)
 }
@@ -60,12 +60,12 @@ pub fn host_network(pod: &Pod) -> bool {
     spec(pod).host_network == Some(true)
 }
 
-/// The init containers in order, sidecars among them.
+/// Returns the init containers in order, including sidecars.
 pub fn init_containers(pod: &Pod) -> impl DoubleEndedIterator<Item = (Role, &Container)> {
     spec(pod).init_containers.iter().flatten().map(|container| (init_role(container), container))
 }
 
-/// The ephemeral containers, each seen as an ordinary container.
+/// Returns the ephemeral containers, each as an ordinary container.
 pub fn ephemeral_containers(pod: &Pod) -> impl Iterator<Item = Declared<'_>> {
     spec(pod).ephemeral_containers.iter().flatten().map(|container| Declared {
         role: Role::Ephemeral,
@@ -74,7 +74,7 @@ pub fn ephemeral_containers(pod: &Pod) -> impl Iterator<Item = Declared<'_>> {
     })
 }
 
-/// Every container of the pod: init, main, ephemeral.
+/// Returns every container of the pod: init, main, ephemeral.
 pub fn containers(pod: &Pod) -> impl Iterator<Item = Declared<'_>> {
     let init = init_containers(pod).map(|(role, container)| Declared {
         role,
@@ -89,7 +89,7 @@ pub fn containers(pod: &Pod) -> impl Iterator<Item = Declared<'_>> {
     init.chain(main).chain(ephemeral_containers(pod))
 }
 
-/// The declared container of that name.
+/// Returns the declared container with that name.
 pub fn container<'a>(pod: &'a Pod, name: &str) -> Option<Declared<'a>> {
     containers(pod).find(|declared| declared.container.name == name)
 }
@@ -129,7 +129,7 @@ fn from_ephemeral(from: &EphemeralContainer) -> Container {
     }
 }
 
-/// Whether a container that ended with this exit code is started again.
+/// Reports whether a container is restarted after this exit code.
 pub fn should_restart(pod: &Pod, role: Role, container: &Container, exit_code: i32) -> bool {
     match role {
         Role::Sidecar => return true,
@@ -152,7 +152,7 @@ fn rule_restarts(container: &Container, exit_code: i32) -> bool {
     rule.is_some_and(|rule| matches!(rule.action.as_str(), "Restart" | "RestartAllContainers"))
 }
 
-/// The first rule of the container that is about this exit code.
+/// Returns the first restart rule of the container that matches this exit code.
 pub fn matching_rule(container: &Container, exit_code: i32) -> Option<&ContainerRestartRule> {
     container.restart_policy_rules.iter().flatten().find(|rule| {
         let Some(codes) = &rule.exit_codes else { return false };
@@ -161,7 +161,8 @@ pub fn matching_rule(container: &Container, exit_code: i32) -> Option<&Container
     })
 }
 
-/// The seconds a container may take to stop: the deletion's if the pod is being deleted, else the spec's.
+/// Returns the grace period of a container in seconds: that of the deletion if the pod is being deleted, else that of
+/// the spec.
 pub fn grace_period_seconds(pod: &Pod) -> i64 {
     pod.metadata
         .deletion_grace_period_seconds
@@ -170,14 +171,14 @@ pub fn grace_period_seconds(pod: &Pod) -> i64 {
         .unwrap_or(30)
 }
 
-/// Whether the node cannot do without the pod: it comes from the node itself, or its priority says so.
+/// Reports whether the pod is critical: a static pod, a mirror pod, or one of a system-critical priority.
 pub fn is_critical(pod: &Pod) -> bool {
     const SYSTEM_CRITICAL: i32 = 2_000_000_000;
     let own = super::source::is_static(pod) || super::source::is_mirror(pod);
     own || spec(pod).priority.is_some_and(|priority| priority >= SYSTEM_CRITICAL)
 }
 
-/// A port of the container by number or name.
+/// Returns the number of a container's port by number or name.
 pub fn port_number(container: &Container, port: &IntOrString) -> Option<u16> {
     match port {
         IntOrString::Int(number) => u16::try_from(*number).ok(),
@@ -192,7 +193,7 @@ pub fn port_number(container: &Container, port: &IntOrString) -> Option<u16> {
     .filter(|number| *number > 0)
 }
 
-/// `name_namespace(uid)`, as upstream prints a pod in messages.
+/// Formats a pod as `name_namespace(uid)`, as upstream does in messages.
 pub fn describe(pod: &Pod) -> String {
     format!("{}_{}({})", name(pod), namespace(pod), uid(pod))
 }

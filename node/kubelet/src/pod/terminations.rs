@@ -1,19 +1,19 @@
-//! Orders to end a pod, from whoever watches over the node: eviction, preemption, shutdown. The order waits here
-//! until the pod's worker takes it; only the worker ends anything.
+//! Terminations of pods that the node orders: eviction, preemption, shutdown. The order waits here until the pod's
+//! worker takes it; only the worker stops containers.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::waker::Waker;
 
-/// Why a pod must end, and how quickly.
+/// The reason of a termination, and its grace period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodTermination {
     pub reason: String,
     pub message: String,
-    /// The most seconds its containers get.
+    /// The longest grace period of the containers, in seconds.
     pub grace: i64,
-    /// Whether the pod is told by a condition that it was disrupted, not that it failed.
+    /// Whether the pod gets the condition `DisruptionTarget`.
     pub disrupted: bool,
 }
 
@@ -28,7 +28,7 @@ struct Entry {
 }
 
 impl Terminations {
-    /// The worker of this pod listens from now on.
+    /// Registers the worker of a pod.
     pub fn register(&self, uid: &str, waker: &Waker) {
         self.lock().insert(uid.to_owned(), Entry { waker: waker.clone(), end: None });
     }
@@ -37,7 +37,7 @@ impl Terminations {
         self.lock().remove(uid);
     }
 
-    /// Has the pod ended; false if there is no such pod, or it has its order already.
+    /// Orders the termination; false if the pod has no worker, or has an order already.
     pub fn end(&self, uid: &str, end: PodTermination) -> bool {
         let mut workers = self.lock();
         let Some(entry) = workers.get_mut(uid).filter(|entry| entry.end.is_none()) else { return false };
@@ -46,7 +46,7 @@ impl Terminations {
         true
     }
 
-    /// The order for this pod, which stays in force.
+    /// Returns the order for this pod, which stays in force.
     pub fn of(&self, uid: &str) -> Option<PodTermination> {
         self.lock().get(uid)?.end.clone()
     }

@@ -1,5 +1,5 @@
-//! What the rest of the kubelet may see of a pod: the node API reads logs and finds containers by it. Only
-//! the pod's worker writes it.
+//! The view of a pod for the rest of the kubelet: the kubelet's API reads logs and finds containers by it. Only the
+//! pod's worker writes it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,7 +41,8 @@ impl Views {
         self.lock().values().map(|view| view.borrow().clone()).collect()
     }
 
-    /// The pod of that name, and of that uid if one is given. A namesake that is ending gives way.
+    /// Returns the pod with that name, and with that uid if one is given. Of two pods with the name, the one that does
+    /// not terminate wins.
     pub fn find(&self, namespace: &str, name: &str, uid: Option<&str>) -> Option<watch::Receiver<View>> {
         let views = self.lock();
         let mut named: Vec<&watch::Receiver<View>> = views

@@ -1,5 +1,5 @@
-//! How the rest of the kubelet gets a pod worker to look again. Waking twice is waking once; a wake is
-//! never lost, because the worker takes it before it looks.
+//! Wakes a pod worker for another reconcile. Waking twice is waking once; a wake is never lost, because the worker
+//! takes it before it observes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,12 +18,12 @@ struct Inner {
 }
 
 impl Waker {
-    /// Something happened to the pod or its containers.
+    /// Wakes the worker after a change of the pod or its containers.
     pub fn wake(&self) {
         self.inner.notify.notify_one();
     }
 
-    /// Something that its volumes or environment show has changed.
+    /// Wakes the worker after a change of an object that its volumes or environment show.
     pub fn refresh(&self) {
         self.inner.refresh.store(true, Ordering::Release);
         self.wake();
@@ -33,7 +33,7 @@ impl Waker {
         self.inner.notify.notified().await;
     }
 
-    /// Whether a refresh was asked for since the last call.
+    /// Reports whether a refresh was requested since the last call.
     pub fn take_refresh(&self) -> bool {
         self.inner.refresh.swap(false, Ordering::AcqRel)
     }

@@ -1,5 +1,5 @@
-//! Carrying out a plan: the sandbox, the volumes, one container after the other. Each step that fails leaves
-//! its reason in `waiting`, an event, and a time for the next try; none of them ends the worker.
+//! Carries out a plan: the sandbox, the volumes, one container after the other. Each step that fails records its reason
+//! in `waiting`, an event, and the time of the next attempt; none of them ends the worker.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -35,8 +35,8 @@ const SANDBOX: &str = "/sandbox";
 const VOLUMES: &str = "/volumes";
 const CLAIMS: &str = "/claims";
 
-/// When failed steps may be tried again. The names of steps and containers share one table; a step's begins
-/// with a slash, which no container's can.
+/// The times of the next attempts of failed steps. Steps and containers share one table; the name of a step begins with
+/// a slash, which a container's name cannot.
 #[derive(Default)]
 pub struct Retries {
     until: HashMap<String, (Timestamp, Duration)>,
@@ -47,7 +47,7 @@ impl Retries {
         self.until.get(name).is_some_and(|(until, _)| *until > now)
     }
 
-    /// Notes a failure and says how long it now takes to the next try.
+    /// Records a failure; returns the time until the next attempt.
     pub(super) fn failed(&mut self, name: &str, now: Timestamp) -> Duration {
         let wait = self.until.get(name).map_or(FIRST_RETRY, |(_, wait)| (*wait * 2).min(LAST_RETRY));
         self.until.insert(name.to_owned(), (now.checked_add(wait).unwrap_or(now), wait));
@@ -62,7 +62,7 @@ impl Retries {
         self.until.remove(name);
     }
 
-    /// A step and those whose names begin with its name may be tried again at once.
+    /// Allows a step, and those whose names begin with its name, to be tried again at once.
     pub(super) fn forgive(&mut self, step: &str) {
         self.until.retain(|name, _| !name.starts_with(step));
     }
@@ -76,7 +76,7 @@ impl Retries {
     }
 }
 
-/// A start that failed: the waiting reason, and the message.
+/// A failed start: the waiting reason and the message.
 struct Failed {
     reason: &'static str,
     message: String,
@@ -89,7 +89,7 @@ impl Failed {
 }
 
 impl Worker {
-    /// Makes the pod's sandbox, its volumes first; true if there is a new one.
+    /// Creates the pod's sandbox, after its volumes; returns whether there is a new one.
     pub(super) async fn create_sandbox(&mut self, observed: &Observed, attempt: u32, now: Timestamp) -> bool {
         let blocked = self.retries.blocked(SANDBOX, now);
         if blocked || !self.ensure_claims(now).await || !self.ensure_volumes(observed, now).await {
@@ -118,7 +118,7 @@ impl Worker {
         }
     }
 
-    /// Counts the first failure of a pod with users of its own since its sandbox was begun.
+    /// Counts the first failure of a pod in a user namespace since the creation of its sandbox began.
     fn count_user_error(&mut self) {
         if std::mem::take(&mut self.counts_user_error) {
             self.services.metrics.count(&metrics::STARTED_USER_POD_ERRORS, &[]);
@@ -145,7 +145,7 @@ impl Worker {
         services.runtime.client.run_sandbox(config, handler).await
     }
 
-    /// Has the pod's dynamic resources prepared unless they are; says why not in an event.
+    /// Prepares the pod's claims unless they are prepared; a failure is an event.
     async fn ensure_claims(&mut self, now: Timestamp) -> bool {
         if self.retries.blocked(CLAIMS, now) {
             return false;
@@ -164,7 +164,7 @@ impl Worker {
         }
     }
 
-    /// Puts the volumes in place unless they are; says why not in an event.
+    /// Mounts the volumes unless they are mounted; a failure is an event.
     async fn ensure_volumes(&mut self, observed: &Observed, now: Timestamp) -> bool {
         let fresh = |volumes: &volumes::MountedVolumes| volumes.refresh_at.is_none_or(|at| at > now);
         if !self.volumes_stale && self.volumes.as_ref().is_some_and(fresh) {
@@ -190,7 +190,7 @@ impl Worker {
         let mut desired = self.desired.clone();
         let set_up = tokio::select! {
             set_up = volumes::set_up(&context) => set_up,
-            // A driver that hangs must not hold up the pod's end; what it was asked for is written down.
+            // A driver that hangs must not delay the pod's termination; the record of its call is on disk.
             _ = desired.wait_for(Desired::must_end) => return self.volumes.is_some(),
         };
         match set_up {
@@ -207,7 +207,7 @@ impl Worker {
             }
             Err(error) => {
                 let wait = self.retries.failed(VOLUMES, now);
-                // Who only has to wait complains when it takes unusually long.
+                // A volume that only waits gets an event after an unusually long time.
                 if !matches!(error, Error::Waiting(_)) || wait == LAST_RETRY {
                     self.services.api.events.pod(&self.pod, WARNING, "FailedMount", &error.to_string());
                 }
@@ -216,7 +216,7 @@ impl Worker {
         }
     }
 
-    /// Brings the volumes of a running pod up to date when something they show has changed.
+    /// Updates the volumes of a running pod after a change of their content.
     pub(super) async fn refresh_volumes(&mut self, observed: &Observed, now: Timestamp) {
         if usable_sandbox(&self.pod, observed).is_some() {
             self.ensure_volumes(observed, now).await;
@@ -231,7 +231,7 @@ impl Worker {
         }
     }
 
-    /// Starts the containers of the plan; true if one of them now runs.
+    /// Starts the containers of the plan; returns whether one of them now runs.
     pub(super) async fn start_containers(&mut self, starts: &[Start], observed: &Observed, now: Timestamp) -> bool {
         let mut started = false;
         for start in starts {
@@ -261,11 +261,11 @@ impl Worker {
         let waiting = Waiting { reason: failed.reason.to_owned(), message: failed.message };
         self.waiting.insert(start.name.clone(), waiting);
         self.retries.failed(&start.name, now);
-        // The status must show the reason before the next try.
+        // The status must show the reason before the next attempt.
         self.waker.wake();
     }
 
-    /// Moves running containers to the processors that are theirs now.
+    /// Moves running containers to the CPUs that they may use now.
     pub(super) async fn move_containers(&mut self, observed: &Observed) {
         self.placed.retain(|id, _| observed.running().any(|instance| instance.id == *id));
         for instance in observed.running() {
@@ -281,7 +281,7 @@ impl Worker {
         }
     }
 
-    /// Image, configuration, create, start, postStart. False if the image is still on its way.
+    /// Pulls the image, creates and starts the container and runs postStart. False if the image is still being pulled.
     async fn start_container(
         &mut self,
         start: &Start,
@@ -327,8 +327,8 @@ impl Worker {
         Ok(true)
     }
 
-    /// Removes ended containers but not their logs, which tell how often each ran; stops at the first that stays, for those
-    /// after it tell why. True if one was removed.
+    /// Removes exited containers but not their logs, which show how often each ran. It stops at the first that cannot
+    /// be removed, because the later ones show the reason. Returns whether one was removed.
     pub(super) async fn reset_containers(&mut self, ids: &[String]) -> bool {
         for (at, id) in ids.iter().enumerate() {
             if let Err(error) = self.services.runtime.client.remove_container(id).await {
@@ -339,14 +339,14 @@ impl Worker {
         !ids.is_empty()
     }
 
-    /// What plugins of the node give the container.
+    /// Returns the parts that plugins of the node add to the container.
     async fn given(&self, container: &Container) -> Result<Given> {
         let mut given = self.services.resources.devices.given(&self.pod, &container.name).await?;
         given.add_cdi(self.services.resources.claims.given(&self.pod, container));
         Ok(given)
     }
 
-    /// The images that the container mounts as volumes, or `None` if one of them is not there yet.
+    /// Returns the images of the container's image volumes, or `None` if one of them is not present yet.
     async fn image_volumes(
         &mut self,
         container: &Container,
@@ -364,7 +364,7 @@ impl Worker {
         Some(images)
     }
 
-    /// The image, or `None` with its reason in `waiting` and the time of the next try noted.
+    /// Returns the image, or `None` after recording the reason in `waiting` and the time of the next attempt.
     async fn image(
         &mut self,
         container: &Container,
@@ -389,7 +389,7 @@ impl Worker {
             Progress::Failed { waiting, retry_at } => {
                 let backing_off = waiting.reason == "ImagePullBackOff";
                 match retry_at {
-                    // The first look after a failed pull shows ErrImagePull; the next one the back-off.
+                    // The first status after a failed pull shows ErrImagePull, the next one ImagePullBackOff.
                     Some(_) if !backing_off => drop(self.retries.failed(&container.name, now)),
                     Some(at) => self.retries.set(&container.name, at),
                     None => drop(self.retries.failed(&container.name, now)),
@@ -423,7 +423,7 @@ impl Worker {
         environment::environment(&self.pod, container, &objects, &services, &self.downward(observed))
     }
 
-    /// Where the pod's volumes are, for variables that are read from files in them.
+    /// Returns the paths of the pod's volumes, for variables from files in them.
     fn volume_paths(&self) -> BTreeMap<String, PathBuf> {
         let volumes = self.volumes.iter().flat_map(|volumes| &volumes.by_name);
         volumes.map(|(name, mounted)| (name.clone(), mounted.path.clone())).collect()
@@ -467,7 +467,7 @@ impl Worker {
         })
     }
 
-    /// When the runtime has lost its records (a reboot), the log files still tell how often it ran.
+    /// Returns the restart count. After the runtime has lost its records (a reboot), the log files still show it.
     fn restart_count(&self, start: &Start, observed: &Observed) -> u32 {
         if observed.newest(&start.name).is_some() {
             return start.restart_count;
@@ -479,7 +479,7 @@ impl Worker {
         counts.max().map_or(0, |last| last + 1)
     }
 
-    /// `containers/<pod>_<namespace>_<container>-<id>.log`, where log collectors look.
+    /// Links `containers/<pod>_<namespace>_<container>-<id>.log`, which log collectors read.
     fn link_log(&self, container: &str, id: &str, log: &str) {
         let directory = self.services.config.log_dir.join("containers");
         let link = directory.join(log_link(&self.pod, container, id));
@@ -502,7 +502,7 @@ impl Worker {
         let mut desired = self.desired.clone();
         let done = tokio::select! {
             done = lifecycle::run(&self.services.runtime.client, handler, container, id, &ip) => done,
-            // A hook that hangs must not hold up the pod's end; the container is stopped with all others.
+            // A hook that hangs must not delay the pod's termination; the container is stopped with all others.
             _ = desired.wait_for(Desired::must_end) => return Ok(()),
         };
         let Err(error) = done else { return Ok(()) };
@@ -526,7 +526,7 @@ impl Worker {
     }
 }
 
-/// What upstream's figures call the container.
+/// Returns the container type of upstream's metrics.
 fn container_type(pod: &Pod, start: &Start) -> &'static str {
     match spec::container(pod, &start.name).map(|declared| declared.role) {
         Some(spec::Role::Init | spec::Role::Sidecar) => "init_container",
@@ -554,7 +554,7 @@ pub(super) async fn remove_instance(worker: &Worker, observed: &Observed, id: &s
         return;
     }
     let Some(instance) = observed.instances.iter().find(|instance| instance.id == id) else { return };
-    // What is already gone needs no removing.
+    // A container that is already removed needs no call.
     if instance.state == InstanceState::Exited {
         let _ = fs::remove_file(&instance.log_path);
     }
@@ -563,7 +563,7 @@ pub(super) async fn remove_instance(worker: &Worker, observed: &Observed, id: &s
     let _ = fs::remove_file(config::termination_file(&services.config, uid, &instance.name, instance.restart_count));
 }
 
-/// Removes all that the runtime and the log directory still hold of an ended pod.
+/// Removes everything that the runtime and the log directory have of a terminated pod.
 pub(super) async fn remove_everything(services: &Services, pod: &Pod, observed: &Observed) -> Result<()> {
     for instance in &observed.instances {
         services.runtime.client.remove_container(&instance.id).await?;

@@ -1,6 +1,6 @@
-//! Giving a running pod the requests and limits that it was promised: first what its cgroup gains, then its containers,
-//! then what its cgroup loses, so that no container ever has more than its pod. A memory limit that is below what is in
-//! use is refused before anything changes, for the kernel would end processes instead.
+//! Applies allocated requests and limits to a running pod: first the increases of its cgroup, then its containers, then
+//! the decreases of its cgroup, so that no container ever has more than its pod. A memory limit below the current usage
+//! is refused before anything changes, because the kernel would kill processes.
 
 use corten_api::k8s_openapi::api::core::v1::{Container, ResourceRequirements};
 use corten_cri::v1 as cri;
@@ -15,7 +15,7 @@ use crate::pod::spec;
 /// The name of the step among the retries; those of single containers begin with it.
 pub(super) const RESIZE: &str = "/resize";
 
-/// A memory limit that is to become smaller, and what is in use.
+/// A memory limit that decreases, and the current usage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Decrease {
     /// `pod`, or `container "name"`.
@@ -25,7 +25,7 @@ struct Decrease {
 }
 
 impl Worker {
-    /// Takes over the resources that an earlier kubelet reported for the containers and the pod.
+    /// Takes the resources that an earlier kubelet reported for the containers and the pod.
     pub(super) fn note_applied(&mut self, observed: &Observed) {
         self.memory.applied.retain(|id, _| observed.running().any(|instance| instance.id == *id));
         for instance in observed.running() {
@@ -39,7 +39,7 @@ impl Worker {
         }
     }
 
-    /// The resources in a container's status, or else in its spec.
+    /// Returns the resources in a container's status, or else in its spec.
     fn reported(&self, id: &str, name: &str) -> Applied {
         let status = spec::status(&self.pod);
         let mut all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
@@ -70,14 +70,14 @@ impl Worker {
         shown
     }
 
-    /// Gives the pod and its running containers what they were promised; true if something has changed.
+    /// Applies the allocated resources to the pod and its running containers; returns whether something changed.
     pub(super) async fn resize(&mut self, resize: &[(String, String)], observed: &Observed, now: Timestamp) -> bool {
         let concerned = !resize.is_empty() || is_pod_resizing(&self.pod, &self.memory);
         if !concerned || self.retries.blocked(RESIZE, now) {
             return false;
         }
         if let Some(error) = refusal(&self.decreases(resize).await) {
-            // The status must show the reason before the next try.
+            // The status must show the reason before the next attempt.
             self.resize_failed(&error);
             self.retries.failed(RESIZE, now);
             return true;
@@ -106,13 +106,13 @@ impl Worker {
             Err(error) => {
                 self.resize_failed(&error.to_string());
                 self.retries.failed(&step, now);
-                // The status must show the reason before the next try.
+                // The status must show the reason before the next attempt.
                 true
             }
         }
     }
 
-    /// The memory limits of the pod and of these containers that are to become smaller.
+    /// Returns the memory limits of the pod and of these containers that decrease.
     async fn decreases(&self, resize: &[(String, String)]) -> Vec<Decrease> {
         let mut decreases = Vec::new();
         let wanted = resources::pod_resources(&self.pod).memory_limit_in_bytes;
@@ -143,7 +143,7 @@ impl Worker {
         decreases
     }
 
-    /// Raises what the pod's cgroup gains. Containers may then have more.
+    /// Raises the limits of the pod's cgroup, so that containers may have more.
     pub(super) fn grow_pod(&self) {
         let Some(applied) = self.memory.applied_to_pod.as_ref().filter(|_| is_pod_resizing(&self.pod, &self.memory))
         else {
@@ -154,7 +154,8 @@ impl Worker {
         self.services.resources.cgroups.create(&cgroup, &larger);
     }
 
-    /// Gives the pod's cgroup exactly what it was promised, once no container has more; true if that is new.
+    /// Sets the pod's cgroup to exactly the allocated resources, once no container has more; returns whether that is
+    /// new.
     fn shrink_pod(&mut self, observed: &Observed) -> bool {
         let is_due = is_pod_resizing(&self.pod, &self.memory);
         if !is_due || are_containers_resizing(&self.pod, observed, &self.memory) {
@@ -165,7 +166,7 @@ impl Worker {
         true
     }
 
-    /// Makes the pod's cgroup or gives it the limits that the pod now has.
+    /// Creates the pod's cgroup or sets the pod's current limits.
     pub(super) fn set_pod_cgroup(&mut self) {
         let cgroup = resources::pod_cgroup(&self.services.config.cgroup_root, &self.pod);
         self.services.resources.cgroups.create(&cgroup, &resources::pod_resources(&self.pod));
@@ -175,12 +176,12 @@ impl Worker {
     }
 }
 
-/// Whether a memory limit is new or smaller; 0 is none.
+/// Reports whether a memory limit is new or smaller; 0 is none.
 fn is_decrease(applied: i64, wanted: i64) -> bool {
     wanted > 0 && (applied == 0 || wanted < applied)
 }
 
-/// Why the limits cannot be lowered, in upstream's words.
+/// Returns the reason why the limits cannot be lowered, in upstream's words.
 fn refusal(decreases: &[Decrease]) -> Option<String> {
     let refused: Vec<String> = decreases
         .iter()
@@ -197,7 +198,7 @@ fn refusal(decreases: &[Decrease]) -> Option<String> {
     }
 }
 
-/// The larger of both in every respect; no limit is the largest.
+/// Returns the larger value of each resource; no limit is the largest.
 fn larger(a: &cri::LinuxContainerResources, b: &cri::LinuxContainerResources) -> cri::LinuxContainerResources {
     let limit = |a: i64, b: i64| if a == 0 || b == 0 { 0 } else { a.max(b) };
     cri::LinuxContainerResources {

@@ -1,5 +1,5 @@
-//! The worker's first step: having its pod taken by the node. A pod that was here before is taken without a
-//! question; a new one that does not fit has failed, and nothing is made for it.
+//! The worker's first step: the admission of its pod by the node. A pod that was here before is admitted without a
+//! check; a new one that does not fit fails, and nothing is created for it.
 
 use corten_api::k8s_openapi::api::core::v1::{Node, Pod};
 use corten_meta::Key;
@@ -17,7 +17,7 @@ use crate::pod::phase::is_terminal;
 use crate::pod::spec;
 use crate::pod::terminations::PodTermination;
 
-/// Whether the pod has been on this node for some time.
+/// Reports whether the node has admitted the pod before.
 pub fn was_admitted(pod: &Pod) -> bool {
     spec::status(pod).start_time.is_some() && !is_over(pod)
 }
@@ -27,7 +27,7 @@ fn is_over(pod: &Pod) -> bool {
 }
 
 impl Worker {
-    /// Has the pod taken once; afterwards this does nothing.
+    /// Admits the pod once; afterwards this does nothing.
     pub(super) async fn admit(&mut self, observed: &Observed, now: Timestamp) -> Result<()> {
         if self.allocated.is_some() || self.memory.termination.is_some() || is_over(&self.pod) {
             return Ok(());
@@ -53,12 +53,13 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether other pods are being ended so that this one fits; until they have, nothing is made for it.
+    /// Reports whether other pods are being preempted so that this one fits; until they are gone, nothing is created
+    /// for it.
     pub(super) fn waits_for_room(&self) -> bool {
         self.allocated.is_none() && self.memory.termination.is_none() && !is_over(&self.pod)
     }
 
-    /// Has less important pods ended for a critical one; false if it is not critical, or that would not help.
+    /// Preempts less important pods for a critical one; false if it is not critical, or that would not help.
     async fn make_room(&self) -> Result<bool> {
         if !spec::is_critical(&self.pod) {
             return Ok(false);
@@ -76,7 +77,8 @@ impl Worker {
         Ok(true)
     }
 
-    /// The cached node may be behind; before its labels are held against the pod, they are read anew.
+    /// Admits by the current node: the cached node may be stale, so its labels are read again before they reject the
+    /// pod.
     async fn ask_node(&self) -> Result<std::result::Result<(), Rejection>> {
         let services = &self.services;
         let name = services.config.node_name.as_str();
@@ -92,7 +94,7 @@ impl Worker {
         Ok(services.resources.allocations.admit(&self.pod, &NodeInfo::new(&node, services)))
     }
 
-    /// Ends a pod that cannot be here.
+    /// Rejects the pod: it fails.
     pub(super) fn reject(&mut self, rejection: Rejection, now: Timestamp) {
         let Rejection { reason, message } = rejection;
         self.services.metrics.count(&metrics::ADMISSION_REJECTIONS, &[&reason]);

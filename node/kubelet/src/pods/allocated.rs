@@ -7,8 +7,8 @@ use corten_api::k8s_openapi::api::core::v1::ResourceRequirements;
 /// The resources that the node has allocated to a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Allocated {
-    /// The pod as a whole, if it has resources of its own.
+    /// The pod-level resources, if there are any.
     pub pod_level: Option<ResourceRequirements>,
-    /// Each container, by name.
+    /// The resources of each container, by name.
     pub containers: BTreeMap<String, ResourceRequirements>,
 }

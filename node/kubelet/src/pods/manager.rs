@@ -1,5 +1,5 @@
-//! Keeps one worker per pod that the API assigns to this node, and wakes it when the API or the runtime has
-//! news. It decides nothing about a pod, except that one which the API does not know must go.
+//! Keeps one worker per pod that is bound to this node, and wakes it after changes in the API or the runtime. It
+//! decides nothing about a pod, except that a pod which is not in the API must be removed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::pod::view::Views;
 use crate::pod::waker::Waker;
 use crate::services::Services;
 
-/// Container events that wait to be passed on; a full queue only makes the runtime wait.
+/// The number of container events that wait; a full queue only delays the runtime.
 const EVENT_QUEUE: usize = 256;
 
 pub struct Manager {
@@ -35,14 +35,14 @@ pub struct Manager {
     workers: HashMap<String, Handle>,
     /// The uid of the pod that has the name now.
     by_name: HashMap<corten_meta::Key, String>,
-    /// The static pods that the node's manifests describe now.
+    /// The static pods of the node's current manifests.
     found: Vec<Arc<Pod>>,
     /// The uids of the static pods that have a worker.
     static_pods: HashMap<corten_meta::Key, String>,
-    /// What the API shows of static pods.
+    /// The mirror pods in the API.
     mirrors: HashMap<corten_meta::Key, Arc<Pod>>,
     tasks: JoinSet<String>,
-    /// What earlier pods left is being removed.
+    /// The removals of earlier pods that are in progress.
     cleaning: tokio_util::task::TaskTracker,
 }
 
@@ -95,7 +95,7 @@ impl Manager {
                     self.found = static_pods.borrow_and_update().clone();
                     self.static_changed();
                 }
-                // Who shares processors is told which are left.
+                // Containers in the shared pool get its new CPUs.
                 Ok(()) = shared_cpus.changed() => self.runtime_changed(&RuntimeNews::All),
                 Some(news) = runtime_news.recv() => self.runtime_changed(&news),
                 _ = relist.tick() => self.runtime_changed(&RuntimeNews::All),
@@ -108,14 +108,14 @@ impl Manager {
         listener.abort();
     }
 
-    /// Pods that were here before this kubelet keep their place, whichever worker begins first.
+    /// Keeps the resources of pods that were here before this kubelet, whichever worker begins first.
     fn hold_allocations(&self, pods: &Cache) {
         let known = pods.all().into_iter().filter_map(|object| decode_object::<Pod>(&object).ok());
         known.filter(admit::was_admitted).for_each(|pod| self.services.resources.allocations.hold(&pod));
     }
 
-    /// Starts the static pods that are new and ends those whose manifest has gone or changed. A pod whose manifest has
-    /// changed ends before its successor begins: they share a name, and may share ports.
+    /// Starts new static pods and terminates those whose manifest was removed or changed. A pod whose manifest has
+    /// changed terminates before its successor starts: they share a name, and may share ports.
     fn static_changed(&mut self) {
         let found = self.found.clone();
         let is_there = |uid: &str| found.iter().any(|pod| spec::uid(pod) == uid);
@@ -134,7 +134,7 @@ impl Manager {
         }
     }
 
-    /// The mirror of a static pod came, changed or went. One that mirrors nothing any more is deleted.
+    /// Handles a created, changed or deleted mirror pod. A mirror without a static pod is deleted.
     fn mirror_changed(&mut self, key: &corten_meta::Key, mirror: Option<Arc<Pod>>) {
         match &mirror {
             Some(pod) => drop(self.mirrors.insert(key.clone(), pod.clone())),
@@ -235,7 +235,7 @@ impl Manager {
         }
     }
 
-    /// Ends what an earlier kubelet left and the API no longer knows.
+    /// Terminates the pods of an earlier kubelet that are no longer in the API.
     async fn remove_orphans(&self, pods: &Cache) {
         let mut known: HashSet<String> = pods.all().iter().map(|object| object.header.uid.clone()).collect();
         known.extend(self.static_pods.values().cloned());
@@ -273,7 +273,7 @@ impl Manager {
     }
 }
 
-/// Sandboxes of pods that are not among the known ones: their id, and the pod's name.
+/// Returns the sandboxes of unknown pods: their id, and the pod's name.
 async fn orphans(runtime: &Runtime, known: &HashSet<String>) -> Result<Vec<(String, String)>> {
     let sandboxes = runtime.list_sandboxes(None).await?;
     Ok(sandboxes

@@ -1,5 +1,5 @@
-//! Mirror pods: what the API shows of a static pod. The worker of the static pod makes its mirror, keeps it, and
-//! takes it away; deleting it by hand does nothing to the pod itself.
+//! Mirror pods: the API objects of static pods. The worker of the static pod creates its mirror, keeps it, and deletes
+//! it; deleting it by hand does not affect the pod itself.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::pod::source::{CONFIG_HASH, CONFIG_MIRROR, annotation};
 use crate::pod::spec;
 use crate::services::Services;
 
-/// The mirror of a static pod, to be created.
+/// Returns the mirror of a static pod, to be created.
 fn mirror_of(pod: &Pod, node: &Node) -> Pod {
     let mut annotations = pod.metadata.annotations.clone().unwrap_or_default();
     let hash = annotation(pod, CONFIG_HASH).unwrap_or_default().to_owned();
@@ -41,13 +41,13 @@ fn mirror_of(pod: &Pod, node: &Node) -> Pod {
     }
 }
 
-/// Whether the mirror shows this very pod.
+/// Reports whether the mirror is of this very pod.
 fn shows(mirror: &Pod, pod: &Pod) -> bool {
     mirror.metadata.deletion_timestamp.is_none() && annotation(mirror, CONFIG_MIRROR) == annotation(pod, CONFIG_HASH)
 }
 
 impl Worker {
-    /// Sees to it that the API shows the pod; the status follows once there is a mirror.
+    /// Creates or replaces the mirror; the status is written once there is a mirror.
     pub(super) async fn keep_mirror(&mut self, mirror: Option<&Arc<Pod>>) -> Result<()> {
         if !self.is_static || self.memory.termination.is_some() {
             return Ok(());
@@ -61,7 +61,7 @@ impl Worker {
 
     async fn create_mirror(&self) -> Result<()> {
         let name = self.services.config.node_name.clone();
-        // Before the node is registered nothing can belong to it; the next pass tries again.
+        // Before the node is registered, nothing can be owned by it; the next pass tries again.
         let Some(node) = self.services.api.own_node.typed::<Node>(&Key { namespace: String::new(), name }) else {
             return Ok(());
         };
@@ -75,7 +75,7 @@ impl Worker {
     }
 }
 
-/// Deletes a mirror at once: there is nothing in it that could end gracefully.
+/// Deletes a mirror at once: it needs no grace period.
 pub async fn delete(services: &Services, mirror: &Pod) -> Result<()> {
     let options = DeleteOptions {
         grace_period_seconds: Some(0),

@@ -1,6 +1,6 @@
-//! The pods of the node. `manager` follows the API and the runtime and keeps one `worker` per pod; a worker
-//! has the pod taken (`admit`, `resize`: what the node can give is decided in `admission`, held in `allocation`),
-//! looks (`observed`), decides (`plan`), acts (`act`), and reports (`status`, `publisher`).
+//! The pods of the node. `manager` follows the API and the runtime and keeps one `worker` per pod. A worker admits the
+//! pod (`admit`, `resize`: `admission` decides, `allocation` holds the resources), observes (`observed`), decides
+//! (`plan`), acts (`act`), and reports (`status`, `publisher`).
 
 mod act;
 mod actuate;

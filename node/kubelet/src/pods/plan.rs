@@ -1,6 +1,6 @@
-//! The decision of a pod worker: what to do next, from the pod, what the runtime holds, what the worker
-//! remembers, and the time. Pure and total: the same input gives the same plan, and a plan carried out
-//! leads to an empty plan. It never talks to the runtime or the API.
+//! The decision of a pod worker: the next actions, from the pod, its state in the runtime, the worker's memory, and the
+//! time. Pure and total: the same input gives the same plan, and a plan that was carried out leads to an empty plan. It
+//! never calls the runtime or the API.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,7 +15,7 @@ use crate::pod::resources::{self, ResourceList};
 use crate::pod::spec::{self, Role};
 use crate::pod::verdict::Verdict;
 
-/// What the worker remembers between two looks at the pod.
+/// The memory of the worker between two passes.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     pub backoffs: Backoffs,
@@ -23,11 +23,11 @@ pub struct Memory {
     pub verdicts: HashMap<String, Verdict>,
     /// Containers that are being stopped.
     pub stopping: HashSet<String>,
-    /// The requests and limits that running containers were given, by container id.
+    /// The requests and limits of running containers, by container id.
     pub applied: HashMap<String, Applied>,
-    /// The requests and limits that the pod's cgroup was given; `None` if there is none yet.
+    /// The requests and limits of the pod's cgroup; `None` if there is none yet.
     pub applied_to_pod: Option<ResourceRequirements>,
-    /// Set once the pod must end; it never becomes unset.
+    /// The termination; once set, it stays set.
     pub termination: Option<Termination>,
     pub resize: Resize,
 }
@@ -37,45 +37,45 @@ pub struct Memory {
 pub struct Applied {
     /// The resources in the container's own spec.
     pub own: ResourceRequirements,
-    /// The limits that hold for it, some of them its pod's.
+    /// The effective limits, some of them its pod's.
     pub limits: ResourceList,
 }
 
 impl Applied {
-    /// The resources that a container of the pod gets when it starts or is resized.
+    /// Returns the resources that a container of the pod gets when it starts or is resized.
     pub fn new(pod: &Pod, container: &Container) -> Applied {
         let own = container.resources.clone().unwrap_or_default();
         let limits = resources::effective_limits(spec::spec(pod).resources.as_ref(), &own);
         Applied { own, limits }
     }
 
-    /// Whether the request or limit of one resource differs.
+    /// Reports whether the request or limit of one resource differs.
     fn differs(&self, other: &Applied, resource: &str) -> bool {
         let request = |applied: &Applied| applied.own.requests.as_ref()?.get(resource).cloned();
         request(self) != request(other) || self.limits.get(resource) != other.limits.get(resource)
     }
 }
 
-/// What stands in the way of new requests and limits.
+/// The reasons why a resize is not complete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resize {
-    /// The node does not grant them, and says why.
+    /// The reason why the node does not allocate the new resources.
     pub pending: Option<Pending>,
-    /// The runtime would not take them.
+    /// The runtime's error.
     pub error: Option<String>,
 }
 
-/// Why the node does not grant new requests and limits.
+/// The reason why the node does not allocate new requests and limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pending {
-    /// There is no room for them yet.
+    /// The node has no room for them yet.
     Deferred(String),
-    /// They are never granted on this node.
+    /// The node never allocates them.
     Infeasible(String),
 }
 
 impl Pending {
-    /// The condition's reason.
+    /// Returns the condition's reason.
     pub fn reason(&self) -> &'static str {
         match self {
             Pending::Deferred(_) => "Deferred",
@@ -90,21 +90,21 @@ impl Pending {
     }
 }
 
-/// The pod must end, since when, and what its status says about it.
+/// The termination of the pod: since when, and its effect on the status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Termination {
     pub since: Timestamp,
-    /// The seconds its containers have, counted from `since`.
+    /// The grace period of its containers in seconds, counted from `since`.
     pub grace: i64,
-    /// The phase is forced to Failed with this reason and message (deadline, rejection).
+    /// The reason and message of the phase Failed (deadline, rejection).
     pub failed: Option<(String, String)>,
-    /// The node did not take the pod: nothing of it was ever made here.
+    /// Whether the node rejected the pod: nothing of it was ever created here.
     pub rejected: bool,
-    /// What the condition `DisruptionTarget` says, if the pod was ended for the node's sake.
+    /// The message of the condition `DisruptionTarget`, if the node evicted the pod.
     pub disrupted: Option<String>,
 }
 
-/// What to do now. Everything in it may be done in one pass.
+/// The next actions. All of them may be done in one pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     pub stop: Vec<Stop>,
@@ -112,13 +112,13 @@ pub struct Plan {
     pub start: Vec<Start>,
     /// Running containers whose requests or limits have changed, by id and name.
     pub resize: Vec<(String, String)>,
-    /// Containers that wait out their crash-loop back-off.
+    /// Containers in their crash-loop back-off.
     pub backing_off: Vec<BackingOff>,
-    /// Instances that nobody needs any more, by id.
+    /// Instances that are not needed any more, by id.
     pub remove: Vec<String>,
-    /// Instances whose containers are run again from the beginning, by id; their logs stay.
+    /// Instances of containers that run again from the beginning, by id; their logs stay.
     pub reset: Vec<String>,
-    /// Look again at this time, if nothing happens before.
+    /// The time of the next pass, if nothing happens before.
     pub wake_at: Option<Timestamp>,
 }
 
@@ -126,9 +126,9 @@ pub struct Plan {
 pub enum SandboxAction {
     #[default]
     Keep,
-    /// Make a sandbox; the older ones are stopped first.
+    /// Creates a sandbox; the older ones are stopped first.
     Create { attempt: u32 },
-    /// Nothing runs and nothing will: give the pod's network and namespaces back.
+    /// Stops the sandbox: nothing runs and nothing will, so the pod's network and namespaces are released.
     Stop,
 }
 
@@ -136,10 +136,10 @@ pub enum SandboxAction {
 pub struct Stop {
     pub id: String,
     pub name: String,
-    /// The text of the Killing event.
+    /// The message of the Killing event.
     pub message: String,
     pub grace: i64,
-    /// The container is started again as soon as it has ended.
+    /// Whether the container is started again as soon as it has exited.
     pub restart: bool,
 }
 
@@ -157,10 +157,10 @@ pub struct BackingOff {
     pub until: Timestamp,
 }
 
-/// The least time a container gets between SIGTERM and SIGKILL.
+/// The shortest time between SIGTERM and SIGKILL.
 const MINIMUM_GRACE_SECONDS: i64 = 2;
 
-/// What to do next for the pod.
+/// Returns the next actions for the pod.
 pub fn plan(pod: &Pod, observed: &Observed, memory: &Memory, now: Timestamp) -> Plan {
     let mut planner = Planner { pod, observed, memory, now, plan: Plan::default() };
     if let Some(termination) = &memory.termination {
@@ -174,13 +174,13 @@ pub fn plan(pod: &Pod, observed: &Observed, memory: &Memory, now: Timestamp) -> 
     planner.plan
 }
 
-/// The newest sandbox if containers can live in it.
+/// Returns the newest sandbox if containers can run in it.
 pub fn usable_sandbox<'a>(pod: &Pod, observed: &'a Observed) -> Option<&'a Sandbox> {
     let sandbox = observed.sandbox()?;
     (sandbox.ready && (spec::host_network(pod) || !sandbox.ips.is_empty())).then_some(sandbox)
 }
 
-/// Whether any instance of the pod still runs or is about to.
+/// Reports whether any instance of the pod still runs or is about to.
 pub fn is_active(observed: &Observed) -> bool {
     observed.running().next().is_some()
 }
@@ -207,7 +207,7 @@ impl<'a> Planner<'a> {
             .map(|(_, container)| container.name.as_str())
             .collect();
         let rank = |instance: &Instance| sidecars.iter().position(|name| *name == instance.name);
-        // `None` ranks last of all and is therefore stopped first, together with all its peers.
+        // `None` ranks last and is therefore stopped first, together with all its peers.
         let next = self.observed.running().map(|instance| rank(instance).map_or(usize::MAX, |at| at)).max();
         let Some(next) = next else {
             if self.observed.sandboxes.iter().any(|sandbox| sandbox.ready) {
@@ -237,7 +237,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// There is no sandbox to run in: ends what runs in dead ones, then makes a new one if it is worth it.
+    /// Handles a pod without a usable sandbox: stops containers in dead ones, then creates a new one if the pod still
+    /// runs.
     fn replace_sandbox(&mut self) {
         let stranded: Vec<&Instance> = self.observed.running().collect();
         if !stranded.is_empty() {
@@ -257,8 +258,8 @@ impl<'a> Planner<'a> {
         self.plan.sandbox = SandboxAction::Create { attempt };
     }
 
-    /// Whether the pod has done all it ever will: its main containers have ended for good, or it can never be
-    /// initialized. Such a pod gets no new sandbox and its sidecars are not restarted.
+    /// Reports whether the pod is complete: its main containers have exited for good, or it can never be initialized.
+    /// Such a pod gets no new sandbox, and its sidecars are not restarted.
     fn is_over(&self) -> bool {
         let ended_for_good = |role: Role, container: &Container| {
             self.observed.newest(&container.name).is_some_and(|instance| {
@@ -290,7 +291,7 @@ impl<'a> Planner<'a> {
         self.start_ephemeral_containers();
     }
 
-    /// Stops all containers at once; when none runs any more, has them forgotten, so that the pod begins anew.
+    /// Stops all containers at once; when none runs any more, removes them, so that the pod starts from the beginning.
     fn restart_all(&mut self) {
         let (running, reset) = restart_all::steps(self.pod, self.observed);
         for instance in running {
@@ -299,7 +300,7 @@ impl<'a> Planner<'a> {
         self.plan.reset = reset;
     }
 
-    /// Walks the init containers in order and stops at the first that has something left to do.
+    /// Walks the init containers in order and stops at the first that is not complete.
     fn initialize(&mut self, sandbox: &Sandbox) -> Initialization {
         let pod = self.pod;
         let initialized =
@@ -339,7 +340,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// A sidecar is done initializing when it runs and its startup probe, if any, has passed.
+    /// Runs a sidecar. It is initialized when it runs and its startup probe, if any, has succeeded.
     fn keep_sidecar(&mut self, sandbox: &Sandbox, container: &Container) -> Initialization {
         let Some(instance) = self.instance_in(sandbox, &container.name) else {
             self.start(Role::Sidecar, container);
@@ -400,7 +401,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Stops a running container whose definition changed or whose liveness or startup probe failed.
+    /// Stops a running container whose spec changed or whose liveness or startup probe failed.
     fn stop_if_unhealthy(&mut self, container: &Container, instance: &Instance) -> bool {
         let verdict = self.verdict(instance);
         let name = &container.name;
@@ -418,7 +419,7 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// Gives a running container its new requests and limits, or restarts it if it asked for that.
+    /// Resizes a running container, or restarts it if its resize policy requires that.
     fn resize_if_changed(&mut self, container: &Container, instance: &Instance) {
         let wanted = Applied::new(self.pod, container);
         let Some(applied) = self.memory.applied.get(&instance.id).filter(|applied| **applied != wanted) else {
@@ -440,7 +441,7 @@ impl<'a> Planner<'a> {
         self.plan.start.push(Start { name: container.name.clone(), role, restart_count });
     }
 
-    /// Starts an ended container again, now or when its back-off is over.
+    /// Restarts an exited container, now or after its back-off.
     fn restart(&mut self, role: Role, container: &Container, ended: &Instance) {
         let finished = Timestamp::from_nanosecond(i128::from(ended.finished_at)).unwrap_or(self.now);
         let key = backoff_key(container);
@@ -459,7 +460,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Keeps the newest attempt and the one before it, whose logs `--previous` shows.
+    /// Keeps the newest instance and the one before it, whose logs `--previous` shows.
     fn remove_old_instances(&mut self) {
         let mut kept: HashMap<&str, usize> = HashMap::new();
         for instance in &self.observed.instances {
@@ -488,7 +489,7 @@ pub fn backoff_key(container: &Container) -> String {
     format!("{} {}", container.name, container.image.as_deref().unwrap_or_default())
 }
 
-/// Whether the pod's cgroup or a running container has not yet got the requests and limits that the pod was given.
+/// Reports whether the pod's cgroup or a running container does not have the allocated requests and limits yet.
 pub fn is_resizing(pod: &Pod, observed: &Observed, memory: &Memory) -> bool {
     is_pod_resizing(pod, memory) || are_containers_resizing(pod, observed, memory)
 }
@@ -506,7 +507,7 @@ pub fn are_containers_resizing(pod: &Pod, observed: &Observed, memory: &Memory) 
     })
 }
 
-/// How far the init containers are.
+/// The progress of the init containers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Initialization {
     Done,

@@ -1,8 +1,8 @@
-//! One place for everything, found from what each manager could give. Pure.
+//! Merges the topology hints of all managers. Pure.
 
 use super::{Hint, Machine, Nodes, Policy};
 
-/// What is the best for all resources together; `None` if the policy refuses it.
+/// Returns the best hint for all resources together; `None` if the policy refuses it.
 pub(super) fn merge(policy: Policy, machine: &Machine, resources: &[Vec<Hint>]) -> Option<Hint> {
     let all = machine.nodes;
     let impossible = Hint { nodes: None, preferred: false };
@@ -16,7 +16,7 @@ pub(super) fn merge(policy: Policy, machine: &Machine, resources: &[Vec<Hint>]) 
         }
     }
     let mut best = None;
-    // Where no manager needs more than this many nodes, a place of so many is better than a wider or a narrower one.
+    // If no manager needs more than this many NUMA nodes, a hint with as many is better than a wider or a narrower one.
     let widest = resources.iter().filter_map(|hints| narrowest(hints)).max().unwrap_or(0);
     permute(&resources, &mut Vec::new(), &mut |chosen| {
         let merged = intersect(all, chosen);
@@ -29,7 +29,7 @@ pub(super) fn merge(policy: Policy, machine: &Machine, resources: &[Vec<Hint>]) 
     (policy == Policy::BestEffort || preferred).then_some(Hint { nodes, preferred })
 }
 
-/// Every choice of one hint for each resource.
+/// Calls the function with every choice of one hint for each resource.
 fn permute(resources: &[Vec<Hint>], chosen: &mut Vec<Hint>, tell: &mut dyn FnMut(&[Hint])) {
     let Some((first, rest)) = resources.split_first() else { return tell(chosen) };
     for hint in first {
@@ -39,7 +39,7 @@ fn permute(resources: &[Vec<Hint>], chosen: &mut Vec<Hint>, tell: &mut dyn FnMut
     }
 }
 
-/// What suits all of the hints; preferred only where they all mean the same nodes and prefer them.
+/// Returns the intersection of the hints; it is preferred only if all hints have the same NUMA nodes and prefer them.
 fn intersect(all: Nodes, hints: &[Hint]) -> (Nodes, bool) {
     let mut named = hints.iter().filter_map(|hint| hint.nodes);
     let first = named.clone().next();
@@ -80,7 +80,7 @@ fn is_better(
 mod tests {
     use super::*;
 
-    /// `01+ 1- *`: nodes with `+` for preferred and `-` for not; `*` is any.
+    /// Parses `01+ 1- *`: NUMA nodes with `+` for preferred and `-` for not; `*` is any.
     fn read(text: &str) -> Vec<Vec<Hint>> {
         let hint = |word: &str| {
             let (nodes, preferred) = word.split_at(word.len() - 1);
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn of_places_of_one_size_the_closest_is_taken_on_request() {
-        // Four nodes in a row, each the farther the later.
+        // Four NUMA nodes in a row, with growing distances.
         let distances = (0..4u32).map(|from| (from, (0..4).map(|to| 10 + 5 * u64::from(from.abs_diff(to))).collect()));
         let near = Machine { nodes: 0b1111, distances: distances.collect() };
         let hints = read("03+ 12+ 0123-");
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn places_are_merged_as_upstream_merges_them() {
-        // Two NUMA nodes; what each of the three policies makes of the hints.
+        // Two NUMA nodes; the result of each of the three policies.
         for (hints, best_effort, restricted, single) in [
             ("*", "01+", "01+", "*+"),
             ("", "01-", "refused", "refused"),
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn what_is_not_preferred_is_as_wide_as_the_widest_need() {
-        // Four nodes: one resource needs two of them, the other could do with one.
+        // Four NUMA nodes: one resource needs two of them, the other one.
         let hints = read("01- 23- 0123- | 0- 1- 23- 0123-");
         assert_eq!(shown(merge(Policy::BestEffort, &machine(0b1111), &hints)), "01-");
     }

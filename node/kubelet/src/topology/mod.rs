@@ -1,8 +1,7 @@
-//! The parts that a container has for itself (processors, memory, devices), taken near each other: each manager says
-//! from which NUMA nodes it could give, `merge` finds what suits all, and the policy says whether a pod that would get
-//! its parts from far apart is refused.
+//! The topology manager: it aligns the exclusive CPUs, memory and devices of a container on NUMA nodes. Each manager
+//! returns hints, `merge` merges them, and the policy decides whether a pod without alignment is rejected.
 //!
-//! Invariant: a pod that is refused holds nothing; between the question and the giving, no other pod is given anything.
+//! Invariant: a rejected pod has no resources allocated; between hints and allocation no other pod gets resources.
 
 mod merge;
 
@@ -17,7 +16,7 @@ use crate::config::Config;
 use crate::cpus;
 use crate::error::{Error, Result};
 
-/// The NUMA nodes, and how far each is from each, where that matters.
+/// The NUMA nodes, and their distances where a policy option needs them.
 #[derive(Clone, Debug, Default)]
 struct Machine {
     nodes: Nodes,
@@ -36,7 +35,7 @@ impl Machine {
         Ok(Machine { nodes, distances })
     }
 
-    /// How far the nodes are from each other, all in all; zero where that does not matter.
+    /// Returns the average distance of the NUMA nodes; zero where it does not matter.
     fn spread(&self, nodes: Nodes) -> u64 {
         let distance = |from: u32, to: u32| self.distances.get(&from)?.get(to as usize).copied();
         numbers(nodes).flat_map(|from| numbers(nodes).filter_map(move |to| distance(from, to))).sum()
@@ -45,10 +44,10 @@ impl Machine {
 
 pub struct Topology {
     policy: Policy,
-    /// Whether a pod's containers get their parts from the same nodes, and not each from its own.
+    /// Whether all containers of a pod get their resources from the same NUMA nodes (scope `pod`).
     pod_scope: bool,
     machine: Machine,
-    /// One pod at a time is given parts.
+    /// Serializes the allocation of resources to pods.
     giving: tokio::sync::Mutex<()>,
 }
 
@@ -64,7 +63,7 @@ impl Topology {
         Ok(Topology { policy: config.topology_policy, pod_scope, machine, giving: tokio::sync::Mutex::default() })
     }
 
-    /// Waits until no other pod is being given resources.
+    /// Waits until no other pod is being allocated resources.
     pub async fn one_at_a_time(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.giving.lock().await
     }
@@ -74,8 +73,8 @@ impl Topology {
         self.pod_scope && self.policy != Policy::None
     }
 
-    /// Returns the NUMA nodes that the hints of all managers allow; `None` if the policy admits none. `hints` takes the
-    /// nodes of the machine.
+    /// Returns the merged hint of all managers; `None` if the policy rejects it. `hints` takes the NUMA nodes of the
+    /// machine.
     pub fn align(&self, hints: impl FnOnce(Nodes) -> Vec<Vec<Hint>>) -> Option<Hint> {
         if self.policy == Policy::None {
             return Some(Hint { nodes: None, preferred: false });
