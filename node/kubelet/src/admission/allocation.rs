@@ -1,7 +1,7 @@
-//! What the pods of this node have been promised. Every pod asks here before it gets a sandbox and before a
-//! resize; the answer and the promise are one step, so that two workers never give away the same room.
+//! The resources that are allocated to the pods of this node. Every pod is checked here before it gets a sandbox and
+//! before a resize; check and allocation are one step, so that two workers never allocate the same room.
 //!
-//! It counts requests and ports, never use, and knows nothing of containers.
+//! It counts requests and ports, never usage, and does not depend on containers.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -24,9 +24,9 @@ struct State {
     held: HashMap<String, Holding>,
     /// The resizes that found no room.
     deferred: HashMap<String, Deferred>,
-    /// The workers whose pods wait for others to go.
+    /// The workers whose pods wait for preempted pods.
     waiting: HashMap<String, Waker>,
-    /// How many resizes were deferred so far.
+    /// The number of resizes that were deferred so far.
     number: u64,
 }
 
@@ -35,12 +35,12 @@ struct Deferred {
     wanted: Holding,
     node_info: NodeInfo,
     waker: Waker,
-    /// In the order in which they began to wait.
+    /// The order in which they began to wait.
     number: u64,
 }
 
 impl Deferred {
-    /// The lesser goes first: by priority, Guaranteed pods before others, and in the order of arrival.
+    /// Returns the rank, the smallest first: by priority, Guaranteed pods before others, and in the order of arrival.
     fn rank(&self) -> (Reverse<i32>, bool, u64) {
         (Reverse(self.wanted.priority), self.wanted.class != QosClass::Guaranteed, self.number)
     }
@@ -51,8 +51,8 @@ impl State {
         self.held.iter().filter(|(other, _)| *other != uid).map(|(_, holding)| holding).collect()
     }
 
-    /// Some room was freed. Resizes that fit now have it at once, the most important first, so that no other takes it before
-    /// their workers wake.
+    /// Allocates freed room at once to the resizes that fit now, the most important first, so that no other pod gets it
+    /// before their workers wake.
     fn freed(&mut self) {
         self.waiting.drain().for_each(|(_, waker)| waker.wake());
         let mut uids: Vec<String> = self.deferred.keys().cloned().collect();
@@ -71,12 +71,12 @@ impl State {
 }
 
 impl Allocations {
-    /// A pod that was taken before: it holds what it asks for, without a question.
+    /// Allocates the requests of a pod that was admitted before, without a check.
     pub fn hold(&self, pod: &Pod) {
         self.lock().held.insert(spec::uid(pod).to_owned(), Holding::of(pod));
     }
 
-    /// Takes a new pod, or says why not.
+    /// Admits a new pod, or returns the reason of its rejection.
     pub fn admit(&self, pod: &Pod, node_info: &NodeInfo) -> Result<(), Rejection> {
         let mut state = self.lock();
         super::admit(pod, &state.others(spec::uid(pod)), node_info)?;
@@ -84,7 +84,7 @@ impl Allocations {
         Ok(())
     }
 
-    /// Gives a pod its new requests. If there is no room, `waker` is woken when there may be.
+    /// Allocates new requests of a pod. If there is no room, `waker` is woken when there may be.
     pub fn resize(&self, pod: &Pod, node_info: &NodeInfo, waker: &Waker) -> Result<(), Rejection> {
         let uid = spec::uid(pod);
         let mut state = self.lock();
@@ -102,7 +102,7 @@ impl Allocations {
         Ok(())
     }
 
-    /// The pod no longer asks for other requests than these.
+    /// Withdraws a deferred resize: the pod's spec is back at these requests.
     pub fn withdraw(&self, pod: &Pod) {
         let mut state = self.lock();
         state.deferred.remove(spec::uid(pod));
@@ -110,8 +110,8 @@ impl Allocations {
         state.freed();
     }
 
-    /// The pods that must go so that this one fits, by uid; none if even that would not do. The pod is woken when one
-    /// of them has gone.
+    /// Returns the uids of the pods to preempt so that this one fits; none if even that would not do. The pod is woken
+    /// when one of them has gone.
     pub fn preempt(&self, pod: &Pod, node_info: &NodeInfo, waker: &Waker) -> Option<Vec<String>> {
         let uid = spec::uid(pod);
         let mut state = self.lock();
@@ -122,14 +122,14 @@ impl Allocations {
         Some(victims)
     }
 
-    /// What the burstable pods together ask of the processor, in thousandths.
+    /// Returns the CPU requests of all burstable pods, in thousandths.
     pub fn burstable_cpu(&self) -> i64 {
         let state = self.lock();
         let burstable = state.held.values().filter(|held| held.class == QosClass::Burstable);
         burstable.filter_map(|held| held.requests.get("cpu")).sum()
     }
 
-    /// The pod needs nothing any more.
+    /// Releases the resources of the pod.
     pub fn release(&self, uid: &str) {
         let mut state = self.lock();
         state.deferred.remove(uid);
@@ -175,7 +175,7 @@ mod tests {
         assert!(allocations.admit(&pod("c", "600m"), &node_info).is_err(), "the resize holds its room");
     }
 
-    /// Only one of them fits: not the first that asked, but the most important.
+    /// Checks that the most important resize gets the room, not the first one, if only one fits.
     #[test]
     fn freed_room_goes_to_the_most_important_resize() {
         let node_info =

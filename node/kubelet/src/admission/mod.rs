@@ -1,8 +1,8 @@
-//! Whether this node takes a pod: the last word after the scheduler's, for pods that were placed by hand, by a
-//! DaemonSet, or on figures that have changed since. Pure: the pod, what other pods hold, and the node go in.
+//! Pod admission by the node: the last check after the scheduler's, for pods that were bound by hand, by a DaemonSet,
+//! or by stale data. Pure: the pod, the resources of other pods, and the node go in.
 //!
-//! It looks only at what the pod asks for and at the node's pressures, never at what containers use. It never ends
-//! another pod; who may have to go for a critical one is chosen in `preemption`.
+//! It considers the pod's requests and the node's pressures, never the usage of containers. It never terminates another
+//! pod; `preemption` chooses the pods that a critical one preempts.
 
 pub mod allocation;
 pub mod preemption;
@@ -18,7 +18,7 @@ use crate::pod::resources::{self, QosClass, ResourceList};
 use crate::pod::spec;
 use crate::thresholds::Pressure;
 
-/// Why a pod is refused, in the words of its status.
+/// The reason and message of a rejected pod's status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     pub reason: String,
@@ -34,12 +34,12 @@ impl Rejection {
         Rejection::new(name, format!("Predicate {name} failed: {why}"))
     }
 
-    /// A part of the node that could not give what the scheduler thought it could.
+    /// Returns the rejection of a manager that could not allocate the resources that the scheduler counted.
     pub fn unexpected(error: &dyn std::fmt::Display) -> Rejection {
         Rejection::new("UnexpectedAdmissionError", format!("Allocate failed due to {error}, which is unexpected"))
     }
 
-    /// What the error says, by its own name where it has one.
+    /// Returns the rejection of an error, with the error's reason if it has one.
     pub fn of(error: Error) -> Rejection {
         match error {
             Error::Admission { reason, message } => Rejection::new(reason, message),
@@ -47,17 +47,17 @@ impl Rejection {
         }
     }
 
-    /// The node has everything, but not near each other.
+    /// Returns the rejection of the topology manager: the resources cannot be aligned.
     pub fn topology() -> Rejection {
         Rejection::new("TopologyAffinityError", "Resources cannot be allocated with Topology locality")
     }
 
-    /// Whether the node only lacks room, which a critical pod may be made.
+    /// Reports whether the node only lacks room, which preemption can make for a critical pod.
     pub fn is_shortage(&self) -> bool {
         self.reason.starts_with("OutOf")
     }
 
-    /// Whether the labels of the node are the only obstacle; they may have changed since they were read.
+    /// Reports whether the node's labels are the only obstacle; they may have changed since they were read.
     pub fn is_node_affinity(&self) -> bool {
         self.reason == NODE_AFFINITY
     }
@@ -65,7 +65,7 @@ impl Rejection {
 
 const NODE_AFFINITY: &str = "NodeAffinity";
 
-/// A port of the node that a pod has for itself.
+/// A host port of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPort {
     pub protocol: String,
@@ -73,15 +73,15 @@ pub struct HostPort {
     pub port: i32,
 }
 
-/// What a pod on this node holds.
+/// The resources of a pod on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holding {
-    /// CPU in thousandths, everything else in units.
+    /// The requests: CPU in thousandths, everything else in units.
     pub requests: BTreeMap<String, i64>,
     pub ports: Vec<HostPort>,
     pub class: QosClass,
     pub priority: i32,
-    /// Never ended to make room for another.
+    /// Whether the pod is critical, so that it is never preempted.
     pub critical: bool,
 }
 
@@ -97,20 +97,20 @@ impl Holding {
     }
 }
 
-/// What admission needs to know of the node.
+/// The node's properties that admission needs.
 #[derive(Clone, Debug, Default)]
 pub struct NodeInfo {
     pub name: String,
     pub labels: BTreeMap<String, String>,
     pub taints: Vec<Taint>,
     pub allocatable: ResourceList,
-    /// What the node is short of.
+    /// The resources that the node is short of.
     pub pressures: BTreeSet<Pressure>,
-    /// Sysctls that pods may set although they are not safe.
+    /// The unsafe sysctls that pods may set.
     pub unsafe_sysctls: Vec<String>,
-    /// Whether the kernel confines programs by AppArmor profiles.
+    /// Whether the kernel supports AppArmor profiles.
     pub apparmor: bool,
-    /// Whether the machine is about to stop.
+    /// Whether the machine is about to shut down.
     pub shutting_down: bool,
 }
 
@@ -136,7 +136,7 @@ impl NodeInfo {
     }
 }
 
-/// Takes the pod, or gives the first reason not to.
+/// Admits the pod, or returns the first reason not to.
 pub fn admit(pod: &Pod, others: &[&Holding], node_info: &NodeInfo) -> Result<(), Rejection> {
     if node_info.shutting_down {
         return Err(Rejection::new("NodeShutdown", "Pod was rejected as the node is shutting down."));
@@ -152,8 +152,8 @@ pub fn admit(pod: &Pod, others: &[&Holding], node_info: &NodeInfo) -> Result<(),
     taints(pod, node_info)
 }
 
-/// A node under pressure takes no more pods than it must: critical ones, and for want of memory alone those that say
-/// how much they need or that tolerate it.
+/// Rejects pods on a node under pressure, except critical ones, and under memory pressure alone those that have
+/// requests or tolerate it.
 fn pressures(pod: &Pod, node_info: &NodeInfo) -> Result<(), Rejection> {
     let pressures = &node_info.pressures;
     if pressures.is_empty() || spec::is_critical(pod) {
@@ -172,7 +172,7 @@ fn pressures(pod: &Pod, node_info: &NodeInfo) -> Result<(), Rejection> {
     Err(Rejection::new("Evicted", format!("The node had condition: [{}]. ", names.join(" "))))
 }
 
-/// Sysctls that belong to a namespace of the pod and touch no other pod.
+/// The safe sysctls: they belong to a namespace of the pod and affect no other pod.
 const SAFE_IPC_SYSCTLS: [&str; 1] = ["kernel.shm_rmid_forced"];
 const SAFE_NETWORK_SYSCTLS: [&str; 13] = [
     "net.ipv4.ip_local_port_range",
@@ -215,7 +215,7 @@ fn sysctls(pod: &Pod, node_info: &NodeInfo) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// Whether a name fits a pattern that may end with `*`.
+/// Reports whether a name matches a pattern that may end with `*`.
 fn fits(pattern: &str, name: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(prefix) => name.starts_with(prefix),
@@ -223,7 +223,7 @@ fn fits(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// A pod that asks for a profile is not run without it.
+/// Rejects a pod with an AppArmor profile if the kernel does not support them.
 fn apparmor(pod: &Pod, node_info: &NodeInfo) -> Result<(), Rejection> {
     let shared = spec::spec(pod).security_context.as_ref().and_then(|context| context.app_armor_profile.as_ref());
     let containers: Vec<_> = spec::containers(pod).collect();
@@ -260,7 +260,7 @@ pub fn room(wanted: &Holding, others: &[&Holding], node_info: &NodeInfo) -> Resu
         return lacks("pods", 1, pods, most);
     }
     for (name, requested) in wanted.requests.iter().filter(|(_, requested)| **requested > 0) {
-        // A resource that the node does not know is counted for the whole cluster, not here.
+        // A resource that the node does not have is counted for the cluster, not here.
         let Some(capacity) = capacity(name) else { continue };
         let used: i64 = others.iter().filter_map(|other| other.requests.get(name)).sum();
         if *requested > capacity - used {

@@ -1,15 +1,15 @@
-//! Whom a critical pod may push off the node: pods of lower priority, those without promises first, and as few and as
-//! small as will do. Pure.
+//! Chooses the pods that a critical pod preempts: pods of lower priority, the lowest QoS class first, and as few and as
+//! small as suffice. Pure.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::Holding;
 use crate::pod::resources::{self, QosClass, ResourceList};
 
-/// What is lacking, by resource.
+/// The missing quantities, by resource.
 type Shortage = BTreeMap<String, i64>;
 
-/// The uids of the pods that must go, or `None` if all of them together would not make the room.
+/// Returns the uids of the pods to preempt, or `None` if all of them together would not make enough room.
 pub fn victims(wanted: &Holding, others: &HashMap<&str, &Holding>, allocatable: &ResourceList) -> Option<Vec<String>> {
     let shortage = shortage(wanted, others, allocatable);
     let candidates = |class: QosClass| -> Vec<(&str, &Holding)> {
@@ -53,13 +53,13 @@ fn shortage(wanted: &Holding, others: &HashMap<&str, &Holding>, allocatable: &Re
     lacking
 }
 
-/// What is still lacking once the pod has gone.
+/// Returns the shortage after the pod has gone.
 fn less(lacking: &Shortage, held: &Holding) -> Shortage {
     let given = |name: &str| if name == "pods" { 1 } else { held.requests.get(name).copied().unwrap_or(0) };
     lacking.iter().map(|(name, lack)| (name.clone(), lack - given(name))).filter(|(_, left)| *left > 0).collect()
 }
 
-/// Takes the pod that leaves the least lacking, and of such the smallest, until nothing lacks.
+/// Takes the pod that leaves the smallest shortage, and of such the smallest, until nothing is missing.
 fn fewest<'a>(candidates: &[(&'a str, &'a Holding)], mut lacking: Shortage) -> Vec<(&'a str, &'a Holding)> {
     let mut left = candidates.to_vec();
     let mut chosen = Vec::new();

@@ -1,4 +1,4 @@
-//! Which devices pods have, and the file that remembers it: a kubelet that starts again must not give them twice.
+//! The devices of pods, and their checkpoint: a restarted kubelet must not allocate them twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,15 +14,15 @@ use crate::pod::spec::{self, Role};
 
 pub(crate) const FILE: &str = "allocations.json";
 
-/// What one container was given of one resource.
+/// The devices of one resource that are allocated to one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allotment {
     pub devices: BTreeSet<String>,
-    /// The plugin's answer as it came: it is used again for every start of the container.
+    /// The plugin's response; it is used again for every start of the container.
     pub answer: Vec<u8>,
 }
 
-/// By pod, container and resource.
+/// The allocations, by pod, container and resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allotments(BTreeMap<(String, String, String), Allotment>);
 
@@ -40,7 +40,7 @@ impl Allotments {
         self.0.insert((pod.to_owned(), container.to_owned(), resource.to_owned()), allotment);
     }
 
-    /// Forgets the pod; true if it had something.
+    /// Removes the pod; returns whether it had devices.
     pub fn remove(&mut self, pod: &str) -> bool {
         let before = self.0.len();
         self.0.retain(|(uid, _, _), _| uid != pod);
@@ -52,7 +52,7 @@ impl Allotments {
         own.flat_map(|(_, allotment)| allotment.devices.iter().cloned()).collect()
     }
 
-    /// What init containers of the pod had and no container after them has: free for the next one.
+    /// Returns the devices that init containers of the pod had and no later container has: the next one reuses them.
     pub fn reusable(&self, pod: &Pod, resource: &str) -> BTreeSet<String> {
         let mut left = BTreeSet::new();
         for declared in spec::containers(pod) {
@@ -81,13 +81,13 @@ pub fn write<'a>(directory: &Path, allotments: &Allotments, resources: impl Iter
         .collect();
     let text = json!({"allocations": entries, "resources": resources.collect::<Vec<_>>()}).to_string();
     fs::create_dir_all(directory).map_err(Error::file("create", directory))?;
-    // A half-written file would give devices twice: the new one takes the old one's place whole.
+    // A partial file would allocate devices twice: the new one replaces the old one atomically.
     let (new, path) = (directory.join(format!(".{FILE}")), directory.join(FILE));
     fs::write(&new, text).map_err(Error::file("write", &new))?;
     fs::rename(&new, &path).map_err(Error::file("write", &path))
 }
 
-/// What was written last, and the resources that were known; nothing if there is none.
+/// Returns the last checkpoint and the known resources; empty if there is none.
 pub fn read(directory: &Path) -> (Allotments, Vec<String>) {
     let Ok(text) = fs::read(directory.join(FILE)) else { return Default::default() };
     let value: Value = serde_json::from_slice(&text).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Which devices a container gets. Pure: what is healthy, what is taken and what may be used again go in.
+//! Chooses the devices of a container. Pure: the healthy, the allocated and the reusable devices go in.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,13 +6,13 @@ use super::Device;
 use crate::error::{Error, Result};
 use crate::numa::{self, Hint, Nodes};
 
-/// What can be given to a container.
+/// The devices that a container may get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish {
     pub wanted: usize,
     /// Devices of an earlier init container of the pod, which it gets in any case.
     pub reused: BTreeSet<String>,
-    /// Healthy devices that nobody has.
+    /// Healthy devices that are not allocated.
     pub available: BTreeSet<String>,
 }
 
@@ -38,14 +38,15 @@ pub fn wish(
     Ok(Wish { wanted, reused, available })
 }
 
-/// The available devices of these NUMA nodes; all of them where it does not matter.
+/// Returns the available devices of these NUMA nodes; all of them without a hint.
 pub fn near(wish: &Wish, devices: Option<&BTreeMap<String, Device>>, nodes: Option<Nodes>) -> BTreeSet<String> {
     let Some((devices, nodes)) = devices.zip(nodes) else { return wish.available.clone() };
     let is_near = |id: &&String| devices.get(*id).is_some_and(|device| device.nodes() & nodes != 0);
     wish.available.iter().filter(is_near).cloned().collect()
 }
 
-/// What is used again, then what is near, then any; of each first what the plugin prefers, in the order of their names.
+/// Chooses reused devices first, then near ones, then any; within each group first those that the plugin prefers, in
+/// the order of their names.
 pub fn choose(wish: &Wish, near: &BTreeSet<String>, preferred: &BTreeSet<String>) -> BTreeSet<String> {
     let mut others: Vec<&String> = wish.available.iter().collect();
     others.sort_by_key(|id| (!near.contains(*id), !preferred.contains(*id)));
@@ -59,7 +60,7 @@ impl Device {
     }
 }
 
-/// From which NUMA nodes so many devices could be given.
+/// Returns the NUMA nodes that could provide this many devices.
 pub fn hints(
     devices: &BTreeMap<String, Device>,
     in_use: &BTreeSet<String>,

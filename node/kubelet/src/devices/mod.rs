@@ -1,9 +1,9 @@
-//! Devices of the node that plugins manage (device plugins v1beta1): which there are, which pod has which, and what a
-//! container is given for them. `registration` talks to the plugins, `checkpoint` remembers across restarts, `choose`
-//! decides purely, `pod_resources` shows it all to monitors.
+//! The device manager (device plugins v1beta1): the devices of plugins, their allocation to pods, and the container
+//! parts that plugins return for them. `registration` talks to the plugins, `checkpoint` persists the allocations,
+//! `choose` decides purely, `pod_resources` shows them to monitoring agents.
 //!
-//! Invariant: a device is given to one container at a time; only an init container's devices are used again, by a later
-//! container of the same pod. Nothing is given before it is written down.
+//! Invariant: a device is allocated to one container at a time; only an init container's devices are reused, by a later
+//! container of the same pod. An allocation is in the checkpoint before it is used.
 
 pub(crate) mod checkpoint;
 mod choose;
@@ -32,10 +32,10 @@ use crate::numa::{Hint, Nodes};
 use crate::pod::resources;
 use crate::pod::spec;
 
-/// Time for a plugin's answer to a question about one container.
+/// The time limit of a plugin's answer about one container.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How many devices of each resource there are, and how many of them are healthy.
+/// The number of devices of each resource, and of the healthy ones among them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub capacity: BTreeMap<String, i64>,
@@ -60,7 +60,7 @@ struct State {
 struct Resource {
     devices: BTreeMap<String, Device>,
     endpoint: Option<Endpoint>,
-    /// Counts registrations, so that the end of an earlier plugin does not touch a later one's devices.
+    /// The number of the registration, so that the end of an earlier plugin does not affect a later one's devices.
     registration: u64,
 }
 
@@ -84,7 +84,7 @@ fn timed<T>(message: T) -> tonic::Request<T> {
 }
 
 impl Devices {
-    /// Remembers what an earlier kubelet gave. The resources it knew have no devices until their plugins are back.
+    /// Reads the checkpoint of an earlier kubelet. Its resources have no devices until their plugins register again.
     pub fn new(root_dir: &Path, metrics: Arc<Metrics>) -> Devices {
         let directory = root_dir.join("device-plugins");
         let (given, names) = checkpoint::read(&directory);
@@ -97,8 +97,8 @@ impl Devices {
         self.counts.subscribe()
     }
 
-    /// Gives the container its devices, from the NUMA nodes that were found for it as far as they have them. A
-    /// container that has its devices keeps them.
+    /// Allocates the container's devices, from the NUMA nodes of the hint as far as they have them. A container that
+    /// has its devices keeps them.
     pub async fn allocate(&self, pod: &Pod, container: &Container, nodes: Option<Nodes>) -> Result<()> {
         let wanted = self.wanted(container);
         for (resource, wanted) in &wanted {
@@ -107,7 +107,7 @@ impl Devices {
         if wanted.is_empty() { Ok(()) } else { self.save() }
     }
 
-    /// How many devices of which plugin's resources a container asks for.
+    /// Returns the number of devices of each plugin's resource that a container requests.
     fn wanted(&self, container: &Container) -> BTreeMap<String, usize> {
         let state = self.lock();
         let limits = resources::limits(container).into_iter().flatten();
@@ -118,7 +118,7 @@ impl Devices {
             .collect()
     }
 
-    /// From where the container, or the whole pod, could have its devices.
+    /// Returns the NUMA nodes that could provide the devices of the container, or of all containers of the pod.
     pub fn hints(&self, pod: &Pod, container: Option<&Container>, all: Nodes) -> Vec<Vec<Hint>> {
         let wanted = match container {
             Some(container) => self.wanted(container),
@@ -135,7 +135,7 @@ impl Devices {
             .collect()
     }
 
-    /// What the pod asks for at any one time.
+    /// Returns the largest number of devices of each resource that the pod needs at any one time.
     fn wanted_by_pod(&self, pod: &Pod) -> BTreeMap<String, usize> {
         let known: BTreeSet<String> = self.lock().resources.keys().cloned().collect();
         let requests = resources::pod_requests(pod).into_iter().filter(|(name, _)| known.contains(name));
@@ -144,7 +144,7 @@ impl Devices {
             .collect()
     }
 
-    /// Whether the pod asks for a resource of a plugin.
+    /// Reports whether the pod requests a resource of a plugin.
     pub fn concerns(&self, pod: &Pod) -> bool {
         let known: BTreeSet<String> = self.lock().resources.keys().cloned().collect();
         let mut containers = spec::containers(pod);
@@ -184,7 +184,7 @@ impl Devices {
         Ok(())
     }
 
-    /// What the container is given for its devices; its plugins hear that it is about to start.
+    /// Returns the parts that plugins add to the container; calls `PreStartContainer` where a plugin needs it.
     pub async fn given(&self, pod: &Pod, container: &str) -> Result<Given> {
         let allotments = self.lock().given.of_container(spec::uid(pod), container);
         let mut given = Given::default();
@@ -199,7 +199,7 @@ impl Devices {
         Ok(given)
     }
 
-    /// The pod has ended: its devices are free.
+    /// Releases the devices of a terminated pod.
     pub fn release(&self, pod_uid: &str) {
         let had = self.lock().given.remove(pod_uid);
         if had && let Err(error) = self.save() {
@@ -207,7 +207,7 @@ impl Devices {
         }
     }
 
-    /// Pods that are gone hold nothing.
+    /// Releases the devices of pods that no longer exist.
     pub fn retain(&self, is_known: impl Fn(&str) -> bool) {
         let gone: Vec<String> = self.lock().given.pods().into_iter().filter(|uid| !is_known(uid)).collect();
         gone.iter().for_each(|uid| self.release(uid));
@@ -246,12 +246,12 @@ impl State {
 }
 
 impl Endpoint {
-    /// Which devices the plugin would rather give; none if it does not care.
+    /// Returns the devices that the plugin prefers; none if it has no preference.
     async fn preferred(&self, wish: &Wish, near: &BTreeSet<String>) -> Result<BTreeSet<String>> {
         if !self.options.get_preferred_allocation_available {
             return Ok(BTreeSet::new());
         }
-        // Where the near ones suffice, the plugin chooses among them.
+        // If the near devices suffice, the plugin chooses among them.
         let among = if wish.reused.len() + near.len() >= wish.wanted { near } else { &wish.available };
         let request = plugin::ContainerPreferredAllocationRequest {
             available_device_i_ds: among.union(&wish.reused).cloned().collect(),

@@ -1,4 +1,5 @@
-//! Device plugins come and go: they register at the kubelet's socket, then tell their devices for as long as they live.
+//! Registration of device plugins: they register at the kubelet's socket, then stream their devices as long as they
+//! run.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,10 +18,10 @@ use crate::error::{Error, Result};
 use crate::plugin_api::serve;
 
 pub const VERSION: &str = "v1beta1";
-/// A plugin that is gone for longer takes its resource along.
+/// The time after which a resource without its plugin is removed.
 const FORGET_AFTER: Duration = Duration::from_secs(300);
 
-/// Takes registrations until shutdown.
+/// Accepts registrations until shutdown.
 pub async fn run(devices: Arc<Devices>, stop: CancellationToken) {
     remove_stale_sockets(&devices.directory);
     let socket = devices.directory.join("kubelet.sock");
@@ -34,13 +35,13 @@ pub async fn run(devices: Arc<Devices>, stop: CancellationToken) {
     let tasks = TaskTracker::new();
     let registrar = Registrar { devices, tasks: tasks.clone(), stop: stop.clone() };
     serve::serve(listener, RegistrationServer::new(registrar), stop).await;
-    // Plugins watch it: they register anew with the kubelet that makes it again.
+    // Plugins watch the socket: they register again with the kubelet that creates it.
     let _ = std::fs::remove_file(&socket);
     tasks.close();
     tasks.wait().await;
 }
 
-/// Plugins watch for the kubelet's socket and register anew; what earlier ones left in the directory is dead.
+/// Removes the sockets of earlier plugins; plugins watch for the kubelet's socket and register again.
 fn remove_stale_sockets(directory: &Path) {
     use std::os::unix::fs::FileTypeExt;
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -83,14 +84,14 @@ impl Registration for Registrar {
     }
 }
 
-/// Whether a resource has a domain of its own, as those of plugins must.
+/// Reports whether a resource has a domain, as those of plugins must.
 fn is_extended(name: &str) -> bool {
     let domain = name.split_once('/').map(|(domain, rest)| (domain, !rest.is_empty()));
     domain.is_some_and(|(domain, named)| named && !domain.ends_with("kubernetes.io") && !domain.is_empty())
         && !name.starts_with("requests.")
 }
 
-/// One plugin from its registration to its end.
+/// Follows one plugin from its registration to its end.
 pub async fn follow(devices: Arc<Devices>, resource: String, socket: PathBuf, stop: CancellationToken) {
     let registration = devices.begin(&resource);
     devices.metrics.count(&crate::metrics::DEVICE_REGISTRATIONS, &[&resource]);
@@ -123,7 +124,7 @@ async fn listen(devices: &Devices, resource: &str, registration: u64, socket: &P
 }
 
 impl Devices {
-    /// A plugin begins; the number tells it from later ones.
+    /// Begins a registration; its number distinguishes the plugin from later ones.
     fn begin(&self, resource: &str) -> u64 {
         let mut state = self.lock();
         let known = state.resources.entry(resource.to_owned()).or_default();
@@ -156,7 +157,7 @@ impl Devices {
         }
     }
 
-    /// The plugin is gone: nobody can be given its devices, those who have them keep them.
+    /// Ends a registration: the plugin's devices are not allocated any more; containers that have some keep them.
     fn end(&self, resource: &str, registration: u64) {
         self.change(resource, registration, |known| {
             known.endpoint = None;
@@ -164,7 +165,7 @@ impl Devices {
         });
     }
 
-    /// The plugin did not come back: the node has none of its devices.
+    /// Removes the resource of a plugin that did not register again.
     fn forget(&self, resource: &str, registration: u64) {
         self.change(resource, registration, |known| known.devices.clear());
     }

@@ -1,4 +1,4 @@
-//! The devices of containers, as the API of pod resources shows them.
+//! The devices of containers for the pod resources API.
 
 use corten_plugins::pod_resources as api;
 

@@ -1,7 +1,7 @@
-//! Lets clients in that name the socket's path as the authority of their requests.
+//! Accepts clients that send the socket's path as the authority of their requests.
 //!
-//! gRPC for Go does so if it is given a path and a function that dials it, as most device plugins do: `%2Fvar%2Flib%2F…`. No
-//! host is written so, and our HTTP library resets such streams before anybody sees them. In the bytes that come in, the percent
+//! gRPC for Go does so if it gets a path and a dial function, as most device plugins do: `%2Fvar%2Flib%2F…`. No host is
+//! written so, and our HTTP library resets such streams before a handler sees them. In the incoming bytes, the percent
 //! signs of the authority become hyphens, which take as many bits; nothing else changes.
 
 use std::io;
@@ -11,15 +11,15 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The preface that every client sends before any frame.
+/// The length of the preface that every client sends before any frame.
 const PREFACE: usize = 24;
 const FRAME_HEADER: usize = 9;
 const HEADERS: u8 = 1;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
-/// The place of `:authority` in HPACK's static table.
+/// The index of `:authority` in HPACK's static table.
 const AUTHORITY: usize = 1;
-/// Huffman codes of HPACK are sorted by their length: the number of bits, and the last code that has so many.
+/// The Huffman codes of HPACK, sorted by length: the number of bits, and the last code of that length.
 const CODES: [(usize, u32); 10] = [
     (5, 0x9),
     (6, 0x2d),
@@ -35,11 +35,11 @@ const CODES: [(usize, u32); 10] = [
 /// The code of `%`, of six bits; that of `-` is the next.
 const PERCENT: u32 = 0x15;
 
-/// A connection whose incoming authorities are written as hosts are.
+/// A connection whose incoming authorities are valid hosts.
 pub struct Rewritten<S> {
     inner: S,
     incoming: BytesMut,
-    /// Bytes at the head of `incoming` that are passed on as they are.
+    /// The number of bytes at the start of `incoming` that pass unchanged.
     passing: usize,
     has_ended: bool,
 }
@@ -49,7 +49,7 @@ impl<S> Rewritten<S> {
         Rewritten { inner, incoming: BytesMut::new(), passing: PREFACE, has_ended: false }
     }
 
-    /// How many bytes can be passed on now, after what is among them was rewritten.
+    /// Rewrites the incoming bytes; returns how many of them can pass now.
     fn ready(&mut self) -> usize {
         while self.passing < self.incoming.len() {
             let frame = &mut self.incoming[self.passing..];
@@ -101,7 +101,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Rewritten<S> {
     }
 }
 
-/// Rewrites the authority in the payload of a HEADERS frame. What is malformed is left to the library.
+/// Rewrites the authority in the payload of a HEADERS frame. The library handles malformed frames.
 fn rewrite(payload: &mut [u8], flags: u8) {
     let padding = if flags & PADDED != 0 { payload.first().map_or(0, |length| usize::from(*length)) } else { 0 };
     let start = usize::from(flags & PADDED != 0) + if flags & PRIORITY != 0 { 5 } else { 0 };
@@ -113,7 +113,7 @@ fn rewrite(payload: &mut [u8], flags: u8) {
     }
 }
 
-/// Rewrites one field of a header block if it is the authority; returns where the next begins.
+/// Rewrites one field of a header block if it is the authority; returns the start of the next.
 fn field(block: &mut [u8], at: usize) -> Option<usize> {
     let first = *block.get(at)?;
     let prefix = match first {
@@ -139,7 +139,7 @@ fn field(block: &mut [u8], at: usize) -> Option<usize> {
     Some(end)
 }
 
-/// A number that begins in the low bits of a byte, and where it ends.
+/// Reads an integer that begins in the low bits of a byte; returns it and its end.
 fn integer(block: &[u8], at: usize, prefix: u32) -> Option<(usize, usize)> {
     let mask = (1 << prefix) - 1;
     let mut value = usize::from(*block.get(at)?) & mask;
@@ -155,7 +155,7 @@ fn integer(block: &[u8], at: usize, prefix: u32) -> Option<(usize, usize)> {
     None
 }
 
-/// Replaces the codes of `%` in a Huffman-coded text.
+/// Replaces the codes of `%` in a Huffman-coded string.
 fn rewrite_coded(text: &mut [u8]) {
     let mut at = 0;
     while let Some((length, code)) = code_at(text, at) {
@@ -170,7 +170,8 @@ fn rewrite_coded(text: &mut [u8]) {
     }
 }
 
-/// The code that begins at a bit, and its length. The text ends in the head of a code that is longer than any of ours.
+/// Returns the length and the code that begins at a bit. The padding is the prefix of a code that is longer than any of
+/// ours.
 fn code_at(text: &[u8], at: usize) -> Option<(usize, u32)> {
     let bit = |at: usize| text.get(at / 8).map(|byte| u32::from(byte >> (7 - at % 8) & 1));
     let code = |length: usize| (0..length).try_fold(0, |code, place| Some(code << 1 | bit(at + place)?));
@@ -182,7 +183,7 @@ mod tests {
     use super::*;
     use tokio::io::AsyncReadExt;
 
-    /// Codes by length, from the first on.
+    /// The codes of each length, from the first one on.
     const CODES_BY_LENGTH: [(usize, u32, &str); 3] =
         [(5, 0, "012aceiost"), (6, 0x14, " %-./3456789=A_bdfghlmnpru"), (7, 0x5c, ":BCDEFGHIJKLMNOPQRSTUVWYjkqvwxyz")];
 
@@ -199,7 +200,7 @@ mod tests {
         (0..bits.len()).step_by(8).map(|at| u8::from_str_radix(&bits[at..at + 8], 2).unwrap()).collect()
     }
 
-    /// A request as gRPC for Go begins it: an indexed field, the authority, and a field with a name of its own.
+    /// Returns a request as gRPC for Go begins it: an indexed field, the authority, and a field with a literal name.
     fn request(value: &[u8], flag: u8) -> Vec<u8> {
         let mut block = vec![0x83, 0x41, u8::try_from(value.len()).unwrap() | flag];
         block.extend_from_slice(value);
@@ -223,7 +224,7 @@ mod tests {
             let mut heard = Vec::new();
             Rewritten::new(sent.as_slice()).read_to_end(&mut heard).await.unwrap();
             assert_eq!(heard, expected);
-            // However it is cut into pieces.
+            // The result is the same for every split into pieces.
             let (mut near, far) = tokio::io::duplex(3);
             let writing = async {
                 tokio::io::AsyncWriteExt::write_all(&mut near, &sent).await.unwrap();

@@ -1,4 +1,4 @@
-//! The sockets by which plugins of the node are found and served.
+//! The sockets of the kubelet for plugins of the node.
 
 mod authority;
 pub mod serve;

@@ -1,4 +1,4 @@
-//! Serves a gRPC service of the kubelet's own on a unix socket, for plugins and monitors of the node.
+//! Serves a gRPC service of the kubelet on a unix socket, for plugins and monitoring agents of the node.
 
 use std::convert::Infallible;
 use std::fs::Permissions;
@@ -17,14 +17,14 @@ use tonic::codegen::Service;
 use super::authority::Rewritten;
 use crate::error::{Error, Result};
 
-/// The connections at once; every peer is root.
+/// The number of connections; every peer is root.
 const LIMITS: Limits = Limits::anonymous(256);
 
-/// Binds a socket that only root may use, in a directory that is made if it is not there.
+/// Binds a socket that only root may use, in a directory that is created if it is missing.
 pub fn listen(socket: &Path) -> Result<UnixListener> {
     let directory = socket.parent().unwrap_or(socket);
     std::fs::create_dir_all(directory).map_err(Error::file("create", directory))?;
-    // What an earlier kubelet left is nobody's.
+    // An earlier kubelet may have left its socket.
     let _ = std::fs::remove_file(socket);
     let listener = UnixListener::bind(socket).map_err(Error::file("listen on", socket))?;
     std::fs::set_permissions(socket, Permissions::from_mode(0o600)).map_err(Error::file("chmod", socket))?;
@@ -44,7 +44,7 @@ where
             () = stop.cancelled() => break,
             accepted = gate.accept(&listener) => accepted,
         };
-        // The mode of the socket lets root alone connect.
+        // The mode of the socket allows only root to connect.
         slot.authenticated();
         let (service, stop) = (service.clone(), stop.clone());
         connections.spawn(async move {

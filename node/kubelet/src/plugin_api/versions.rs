@@ -1,13 +1,13 @@
-//! Versions as plugins name them: `1.0.0`, `v1`, `0.3`. Pure.
+//! Versions of plugins: `1.0.0`, `v1`, `0.3`. Pure.
 
-/// The highest of the versions that has the wanted major number; pre-releases count as their release.
+/// Returns the highest version with this major number; pre-releases count as their release.
 pub fn highest(versions: &[String], major: u64) -> Option<String> {
     let parsed = versions.iter().filter_map(|text| Some((numbers(text)?, text)));
     let fits = parsed.filter(|(numbers, _)| numbers[0] == major);
     fits.max_by(|a, b| a.0.cmp(&b.0)).map(|(_, text)| text.clone())
 }
 
-/// Whether the first is older than the second; one that cannot be read is oldest.
+/// Reports whether the first is older than the second; an invalid one is the oldest.
 pub fn is_less(first: &str, second: &str) -> bool {
     numbers(first) < numbers(second)
 }

@@ -1,8 +1,9 @@
-//! Plugins of the node: a socket that appears in `plugins_registry` is asked what it is, handed to the part of the
-//! kubelet that it concerns, and told how that went; a socket that goes takes its plugin along.
+//! The plugin registration of the node: the kubelet calls a socket that appears in `plugins_registry` for its type,
+//! registers the plugin with the matching manager, and notifies it of the result; a removed socket deregisters its
+//! plugin.
 //!
-//! Nothing here knows what a plugin does. A plugin that cannot be registered is tried again, ever more rarely, until its
-//! socket is gone.
+//! Nothing here depends on the plugin's type. A failed registration is retried with growing delays until the socket is
+//! removed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -28,17 +29,18 @@ const CSI: &str = "CSIPlugin";
 const DEVICES: &str = "DevicePlugin";
 const CLAIMS: &str = "DRAPlugin";
 
-/// As long as upstream waits for a plugin to say what it is.
+/// Upstream's time limit of a plugin's `GetInfo`.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LAST_RETRY: Duration = Duration::from_secs(60);
-/// Directories below the registry that are looked into, so that nobody can have the kubelet walk a whole disk.
+/// The depth of directories below the registry that are scanned, so that no plugin can make the kubelet walk a whole
+/// disk.
 const DEPTH: usize = 3;
 
-/// Which file a socket is: one that was made anew at the same path is another plugin.
+/// The identity of a socket file: a new file at the same path is another plugin.
 type Identity = (u64, i64, i64);
 
-/// What is known of a socket.
+/// The state of a socket.
 struct Known {
     identity: Identity,
     state: State,
@@ -46,7 +48,7 @@ struct Known {
 
 enum State {
     Registered(PluginInfo),
-    /// Not yet: the next try, and how long to wait after that.
+    /// The registration failed: the next attempt, and the delay after that.
     Failed(Instant, Duration),
 }
 
@@ -90,7 +92,7 @@ async fn sleep_until(at: Option<Instant>) {
     }
 }
 
-/// Passes the news of one directory on; ends when the returned guard is dropped.
+/// Forwards the changes of one directory; ends when the returned guard is dropped.
 fn follow(watcher: &LogWatcher, path: &Path, changed: &Arc<Notify>) -> Option<tokio_util::task::AbortOnDropHandle<()>> {
     let news = watcher.follow(path).ok()?;
     let changed = changed.clone();
@@ -103,7 +105,7 @@ fn follow(watcher: &LogWatcher, path: &Path, changed: &Arc<Notify>) -> Option<to
     Some(tokio_util::task::AbortOnDropHandle::new(task))
 }
 
-/// The sockets below a directory, and the directories themselves.
+/// Returns the sockets below a directory, and the directories themselves.
 fn scan(directory: &Path) -> (BTreeMap<PathBuf, Identity>, Vec<PathBuf>) {
     let (mut sockets, mut directories) = (BTreeMap::new(), vec![directory.to_path_buf()]);
     let mut level = vec![directory.to_path_buf()];
@@ -128,13 +130,13 @@ fn scan(directory: &Path) -> (BTreeMap<PathBuf, Identity>, Vec<PathBuf>) {
 struct Registry {
     services: Arc<Services>,
     known: HashMap<PathBuf, Known>,
-    /// What goes on after a plugin came or went.
+    /// The tasks that follow a registration or deregistration.
     tasks: TaskTracker,
     stop: CancellationToken,
 }
 
 impl Registry {
-    /// Deregisters what has gone and registers what is new or due.
+    /// Deregisters removed sockets and registers those that are new or due.
     async fn sync(&mut self, sockets: &BTreeMap<PathBuf, Identity>) {
         let gone: Vec<PathBuf> = self
             .known
@@ -176,7 +178,7 @@ impl Registry {
         tries.min()
     }
 
-    /// Asks the socket what it is, has it registered, and tells it how that went.
+    /// Calls the socket for its type, registers the plugin, and notifies it of the result.
     async fn register(&self, socket: &Path) -> Result<PluginInfo> {
         let channel = corten_plugins::connect_lazy(socket).map_err(|error| Error::pod(error.to_string()))?;
         let mut client = RegistrationClient::new(channel);
@@ -235,7 +237,7 @@ impl Registry {
     }
 }
 
-/// Where the plugin serves.
+/// Returns the endpoint of the plugin.
 fn endpoint(info: &PluginInfo, socket: &Path) -> PathBuf {
     if info.endpoint.is_empty() { socket.to_path_buf() } else { PathBuf::from(&info.endpoint) }
 }

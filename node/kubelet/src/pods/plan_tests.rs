@@ -1,4 +1,4 @@
-//! The plan by table: a pod, what the runtime holds, and the plan as text. Also the property that a plan
+//! The plan by table: a pod, its state in the runtime, and the plan as text. Also the property that a plan that was
 //! carried out leads to an empty plan.
 
 use std::fmt::Write;
@@ -27,7 +27,7 @@ fn sandbox(id: &str, ready: bool) -> Sandbox {
     Sandbox { id: id.into(), attempt, ready, created_at: i64::from(attempt), ips: vec!["10.244.0.2".into()] }
 }
 
-/// Reads instances such as `s0 main running`, `s0 init exited 1 -5 #2` (code, seconds ago, restart count).
+/// Parses instances such as `s0 main running`, `s0 init exited 1 -5 #2` (code, seconds ago, restart count).
 fn observed(text: &str) -> Observed {
     let mut observed = Observed::default();
     for (index, line) in text.lines().map(str::trim).filter(|line| !line.is_empty()).enumerate() {
@@ -609,7 +609,7 @@ fn ephemeral_containers_start_once() {
     );
 }
 
-/// A runtime that does what it is told at once; containers named `fails…` end with 1, init containers with 0.
+/// Carries out a plan at once; containers named `fails…` exit with 1, init containers with 0.
 fn carry_out(plan: &Plan, observed: &mut Observed, memory: &mut Memory, clock: &mut i64) {
     *clock += 1;
     if let SandboxAction::Create { attempt } = plan.sandbox {

@@ -1,6 +1,6 @@
-//! Writes a pod's status to the API, beside its worker: the newest status wins, those in between are never
-//! sent, and a slow API server slows no container down. What others wrote over it, as the control plane does with the pods
-//! of a node that it has lost, is set right when the kubelet sees it.
+//! Writes a pod's status to the API, beside its worker: the newest status wins, older ones are not sent, and a slow API
+//! server delays no container. A status that another client overwrote, as the control plane does for the pods of a lost
+//! node, is written again when the kubelet sees it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,14 +18,14 @@ use crate::pod::spec;
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(10);
 
-/// The object that carries the status.
+/// The object that has the status.
 type Target = Option<Known>;
 
-/// What the API is known to hold.
+/// The known state of the object in the API.
 #[derive(Clone)]
 struct Known {
     uid: String,
-    /// The resource version that it is known from.
+    /// The resourceVersion of this state.
     version: u64,
     status: PodStatus,
 }
@@ -37,7 +37,7 @@ impl Known {
     }
 }
 
-/// A status to write, its number, and the pod as the API showed it when the status was found out.
+/// A status to write, its number, and the pod in the API when the status was computed.
 #[derive(Clone)]
 struct Wish {
     number: u64,
@@ -45,7 +45,7 @@ struct Wish {
     seen: Known,
 }
 
-/// The worker's end.
+/// The worker's handle.
 pub struct Publisher {
     wanted: watch::Sender<Wish>,
     target: watch::Sender<Target>,
@@ -60,7 +60,7 @@ impl Drop for Publisher {
 }
 
 impl Publisher {
-    /// Writes to the pod itself; a static pod has nothing to write to until it is given a mirror.
+    /// Makes a publisher for the pod itself; a static pod has no target until it has a mirror.
     pub fn new(client: Client, pod: &Arc<Pod>) -> Publisher {
         let own = Known::of(pod);
         let (wanted, wishes) = watch::channel(Wish { number: 0, status: PodStatus::default(), seen: own.clone() });
@@ -70,7 +70,7 @@ impl Publisher {
         Publisher { wanted, target, written, task }
     }
 
-    /// Writes to this mirror from now on, or to nothing while there is none.
+    /// Sets the mirror that the status is written to; none if there is no mirror.
     pub fn retarget(&self, mirror: Option<&Arc<Pod>>) {
         self.target.send_if_modified(|target| {
             let uid = mirror.map(|mirror| spec::uid(mirror));
@@ -82,7 +82,7 @@ impl Publisher {
         });
     }
 
-    /// Asks for this status of the pod to be written, in place of any that still waits.
+    /// Queues this status of the pod, in place of any that waits.
     pub fn publish(&self, pod: &Pod, status: &PodStatus) {
         let seen = Known::of(pod);
         self.wanted.send_if_modified(|wanted| {
@@ -94,10 +94,10 @@ impl Publisher {
         });
     }
 
-    /// Waits until the last status asked for is written, or the pod is gone from the API.
+    /// Waits until the last queued status is written, or the pod is deleted from the API.
     pub async fn flushed(&mut self) {
         let number = self.wanted.borrow().number;
-        // The writer lives as long as this end; an error would mean it ended, and then there is no wait.
+        // The writer ends with this handle; after an error there is nothing to wait for.
         let _ = self.written.wait_for(|written| *written >= number).await;
     }
 }
@@ -143,7 +143,7 @@ impl Writer {
         }
     }
 
-    /// True when there is nothing left to do about this status.
+    /// Writes the status; true if nothing is left to do about it.
     async fn write(&self, target: &mut Target, status: &PodStatus) -> bool {
         let (namespace, name) = (spec::namespace(&self.pod), spec::name(&self.pod));
         let Some(known) = target else { return true };
@@ -154,7 +154,7 @@ impl Writer {
                 true
             }
             Err(error) if error.is_not_found() || error.is_conflict() => true,
-            // The uid of a pod never changes, so the API takes the status of one that was replaced for an invalid one.
+            // The uid of a pod never changes, so the API refuses the status of a replaced pod as invalid.
             Err(error) if error.is_invalid() && self.is_replaced(&known.uid).await => true,
             Err(error) => {
                 debug!(%error, pod = %spec::describe(&self.pod), "pod status not written");
@@ -163,7 +163,8 @@ impl Writer {
         }
     }
 
-    /// Whether the API has another pod of this name: the one that this is about was deleted without waiting for its node.
+    /// Reports whether the API has another pod with this name: the worker's pod was deleted without waiting for its
+    /// node.
     async fn is_replaced(&self, uid: &str) -> bool {
         let found = self.client.get::<Pod>(spec::namespace(&self.pod), spec::name(&self.pod)).await;
         match found {

@@ -1,5 +1,5 @@
-//! New requests and limits for a pod that runs. The node may have no room for them yet; until it has, the worker
-//! goes on with the pod as it was promised. The promise comes first, the containers follow.
+//! Resizes of a running pod. The node may have no room for the new requests yet; until it has, the worker goes on with
+//! the allocated resources. Allocation comes first, the containers follow.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::pod::observed::Observed;
 use crate::pod::resources::{QosClass, ResourceList, qos_class};
 use crate::pod::spec;
 
-/// The resources in the spec.
+/// Returns the resources in the spec.
 pub fn resources_of(pod: &Pod) -> Allocated {
     let init = spec::spec(pod).init_containers.iter().flatten();
     let all = spec::spec(pod).containers.iter().chain(init);
@@ -28,7 +28,7 @@ pub fn resources_of(pod: &Pod) -> Allocated {
     Allocated { pod_level: spec::spec(pod).resources.clone(), containers: all.map(of).collect() }
 }
 
-/// What an earlier kubelet had promised: what the spec asks for, unless it reported that this must wait.
+/// Returns the allocation of an earlier kubelet: the resources of the spec, unless the status reports a pending resize.
 pub fn last_given(pod: &Pod) -> Allocated {
     let mut given = resources_of(pod);
     let status = spec::status(pod);
@@ -58,7 +58,7 @@ fn take_reported(requests: &mut Option<ResourceList>, reported: Option<&Resource
     }
 }
 
-/// The pod with the promised requests and limits in place of those that it asks for.
+/// Returns the pod with the allocated requests and limits in place of those in its spec.
 pub fn with_resources(pod: &Arc<Pod>, allocated: Option<&Allocated>) -> Arc<Pod> {
     let Some(allocated) = allocated.filter(|allocated| **allocated != resources_of(pod)) else { return pod.clone() };
     let mut pod = Pod::clone(pod);
@@ -75,8 +75,8 @@ pub fn with_resources(pod: &Arc<Pod>, allocated: Option<&Allocated>) -> Arc<Pod>
     Arc::new(pod)
 }
 
-/// Why a resize is never granted on this node: the static policies of the CPU and memory managers settle what a Guaranteed
-/// pod has for itself when it is admitted.
+/// Returns the reason why a resize is infeasible on this node: the static policies of the CPU and memory managers fix
+/// the exclusive resources of a Guaranteed pod at admission.
 fn infeasible(config: &Config, wanted: &Pod, allocated: &Allocated, resources: &Allocated) -> Option<String> {
     if qos_class(wanted) != QosClass::Guaranteed {
         return None;
@@ -94,7 +94,7 @@ fn infeasible(config: &Config, wanted: &Pod, allocated: &Allocated, resources: &
 }
 
 impl Worker {
-    /// Asks for what a changed spec wants, and takes the pod as far as it was promised.
+    /// Allocates the resources of a changed spec, and returns the pod with its allocated resources.
     pub(super) fn allocate(&mut self, wanted: &Arc<Pod>) -> Arc<Pod> {
         let Some(allocated) = &self.allocated else { return wanted.clone() };
         let resources = resources_of(wanted);
@@ -127,7 +127,7 @@ impl Worker {
         with_resources(wanted, self.allocated.as_ref())
     }
 
-    /// Keeps why the resize is not granted, and tells it once.
+    /// Records the reason of a pending resize, with one event.
     fn leave_pending(&mut self, wanted: &Pod, reason: &str, pending: Pending) {
         if self.memory.resize.pending.as_ref() != Some(&pending) {
             let text = message(&format!("Pod resize {reason}"), wanted, Some(pending.message()));
@@ -136,7 +136,7 @@ impl Worker {
         self.memory.resize.pending = Some(pending);
     }
 
-    /// Tells once that the containers have what was promised.
+    /// Records once that the containers have the allocated resources.
     pub(super) fn note_resized(&mut self, observed: &Observed) {
         if self.resizing && !is_resizing(&self.pod, observed, &self.memory) {
             self.resizing = false;
@@ -152,7 +152,7 @@ impl Worker {
     }
 }
 
-/// The text of an event, with all requests and limits as upstream appends them.
+/// Returns the message of an event, with all requests and limits as upstream appends them.
 fn message(what: &str, pod: &Pod, error: Option<&str>) -> String {
     let spec = Pod { spec: pod.spec.clone(), ..Pod::default() }.to_value();
     let list = |field: &str| -> Option<Value> {

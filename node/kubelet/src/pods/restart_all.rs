@@ -1,6 +1,6 @@
-//! The action `RestartAllContainers`: a container whose exit matches such a rule has every container of its pod stopped,
-//! removed and run again, from the first init container on. Its own instance is removed last: as long as it is there, what
-//! is left to do can be seen. Pure.
+//! The action `RestartAllContainers`: an exit that matches such a rule stops, removes and restarts every container of
+//! the pod, from the first init container on. The instance of that exit is removed last: as long as it exists, it shows
+//! that the restart is not complete. Pure.
 
 use corten_api::k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, Pod,
@@ -10,7 +10,7 @@ use super::plan::usable_sandbox;
 use crate::pod::observed::{Instance, InstanceState, Observed};
 use crate::pod::spec;
 
-/// Why a container that was removed waits, and why it ended.
+/// The reason of a removed container that waits, and of its termination.
 pub const REASON: &str = "RestartingAllContainers";
 const MESSAGE: &str = "The container is removed because RestartAllContainers in place";
 const ACTION: &str = "RestartAllContainers";
@@ -19,17 +19,17 @@ fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
     spec::init_containers(pod).map(|(_, container)| container).chain(&spec::spec(pod).containers)
 }
 
-/// Whether any exit of the pod's containers may restart all of them.
+/// Reports whether any exit of the pod's containers may restart all of them.
 pub fn is_possible(pod: &Pod) -> bool {
     containers(pod).any(|container| container.restart_policy_rules.iter().flatten().any(|rule| rule.action == ACTION))
 }
 
-/// Whether a container has ended so that all are to be restarted.
+/// Reports whether the exit of a container restarts all of them.
 pub fn is_due(pod: &Pod, observed: &Observed) -> bool {
     instances(pod, observed).any(|instance| is_source(pod, instance))
 }
 
-/// The containers that exist in the pod's sandbox.
+/// Returns the containers that exist in the pod's sandbox.
 fn instances<'a>(pod: &'a Pod, observed: &'a Observed) -> impl Iterator<Item = &'a Instance> {
     let sandbox = usable_sandbox(pod, observed).map(|sandbox| sandbox.id.as_str());
     let all = observed.instances.iter().filter(move |instance| Some(instance.sandbox_id.as_str()) == sandbox);
@@ -42,7 +42,7 @@ fn is_source(pod: &Pod, instance: &Instance) -> bool {
     instance.state == InstanceState::Exited && rule.is_some_and(|rule| rule.action == ACTION)
 }
 
-/// The containers that still run and must be stopped, and those to remove once none runs, in this order.
+/// Returns the running containers to stop, and those to remove once none runs, in this order.
 pub fn steps<'a>(pod: &'a Pod, observed: &'a Observed) -> (Vec<&'a Instance>, Vec<String>) {
     let running: Vec<&Instance> =
         instances(pod, observed).filter(|instance| instance.state == InstanceState::Running).collect();
@@ -54,7 +54,7 @@ pub fn steps<'a>(pod: &'a Pod, observed: &'a Observed) -> (Vec<&'a Instance>, Ve
     (running, all.into_iter().map(|instance| instance.id.clone()).collect())
 }
 
-/// Shows a container that has ended, or is gone, as one that waits to be run again.
+/// Shows an exited or removed container as one that waits to run again.
 pub fn show(status: &mut ContainerStatus) {
     let ended = status.state.as_ref().and_then(|state| state.terminated.clone());
     let last = status.last_state.as_ref().and_then(|state| state.terminated.clone());

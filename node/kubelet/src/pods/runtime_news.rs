@@ -1,5 +1,5 @@
-//! What happens in the container runtime, by pod: from its events where it has them, and by looking every second where
-//! it has not (runtimes before CRI's events). It only says where to look; workers look for themselves.
+//! Changes in the container runtime, by pod: from its events where it has them, and by a relist every second where it
+//! has not (runtimes before CRI's events). It only names the pod; workers observe for themselves.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,19 +14,19 @@ use crate::error::{Error, Result};
 use crate::pod::labels;
 
 const RECONNECT: Duration = Duration::from_millis(500);
-/// How often a runtime without events is looked at: upstream's relist period.
+/// The interval at which a runtime without events is listed: upstream's relist period.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What the manager hears of the runtime.
+/// A change in the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuntimeNews {
-    /// Something happened to a container of this pod.
+    /// A container of this pod changed.
     Pod(String),
-    /// Events may have been lost: look at everything.
+    /// Events may have been lost: every pod is reconciled.
     All,
 }
 
-/// Passes news on until shutdown.
+/// Sends changes until shutdown.
 pub async fn listen(runtime: Runtime, news: mpsc::Sender<RuntimeNews>, shutdown: CancellationToken) {
     tokio::select! {
         () = shutdown.cancelled() => {}
@@ -52,8 +52,8 @@ async fn forever(runtime: &Runtime, news: &mpsc::Sender<RuntimeNews>) {
     }
 }
 
-/// After every (re)connection everything is looked at, so that nothing that happened in between is missed. `None` when
-/// nobody listens any more.
+/// Forwards events. After every (re)connection every pod is reconciled, so that no change in between is missed. `None`
+/// when the receiver is dropped.
 async fn pass_on(
     mut events: tonic::Streaming<cri::ContainerEventResponse>,
     news: &mpsc::Sender<RuntimeNews>,
@@ -72,7 +72,7 @@ type States = HashMap<String, (String, i32)>;
 async fn look(runtime: &Runtime, news: &mpsc::Sender<RuntimeNews>) {
     let mut known = States::new();
     loop {
-        // A runtime that does not answer now has nothing to tell.
+        // A runtime that does not answer now has no changes.
         if let Ok(states) = states(runtime).await {
             for uid in changed(&known, &states) {
                 if news.send(RuntimeNews::Pod(uid)).await.is_err() {
@@ -93,7 +93,7 @@ async fn states(runtime: &Runtime) -> Result<States> {
     Ok(sandboxes.chain(containers).collect())
 }
 
-/// The pods of which something came, went or changed; each once.
+/// Returns the pods with a created, removed or changed container; each once.
 fn changed(before: &States, after: &States) -> Vec<String> {
     let went = before.iter().filter(|(id, _)| !after.contains_key(*id));
     let came = after.iter().filter(|(id, state)| before.get(*id) != Some(state));

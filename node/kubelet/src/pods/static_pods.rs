@@ -1,7 +1,7 @@
-//! Static pods: manifests in a directory of the node, run without the API server's leave. This file reads them and
-//! tells the manager what there is; what the API shows of them are mirror pods (`mirror`).
+//! Static pods: manifests in a directory of the node, which run without the API server. This file reads them for the
+//! manager; the API shows their mirror pods (`mirror`).
 //!
-//! A manifest that makes no sense is left out with a warning; it never takes the others along.
+//! An invalid manifest is skipped with a warning; it never affects the others.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use tracing::{debug, warn};
 use crate::logs::follow::LogWatcher;
 use crate::pod::source::{CONFIG_HASH, CONFIG_SOURCE};
 
-/// A safety net under the directory's own notifications: upstream's file check frequency.
+/// The interval of reads without a notification, as a safety net: upstream's file check frequency.
 const PERIOD: Duration = Duration::from_secs(20);
-/// A file is written in more than one step; it is read when it has been quiet for this long.
+/// The time without changes after which a file is read: it is written in more than one step.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// Reads the directory now, and whenever it changes until shutdown.
+/// Reads the directory now, and after every change until shutdown.
 pub async fn follow(
     directory: PathBuf,
     node_name: String,
@@ -60,7 +60,7 @@ pub async fn follow(
     }
 }
 
-/// Every pod of the directory, by name; hidden files are skipped, as upstream does.
+/// Returns every pod of the directory, by name; hidden files are skipped, as upstream does.
 pub fn read(directory: &Path, node_name: &str) -> Vec<Arc<Pod>> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| is_manifest(path)).collect();
@@ -87,8 +87,8 @@ fn is_manifest(path: &Path) -> bool {
     !hidden && path.is_file()
 }
 
-/// A pod of this node from a manifest: defaulted and checked as the API would, with a name and an identity that stay
-/// the same while the manifest does.
+/// Parses a manifest to a pod of this node: defaulted and validated as the API does, with a name and a uid that stay
+/// the same as long as the manifest does.
 pub fn parse(text: &str, path: &Path, node_name: &str) -> Result<Pod, String> {
     let mut pod: Value = corten_meta::codec::decode_yaml(text.as_bytes()).map_err(|error| error.to_string())?;
     if pod["kind"] != "Pod" || pod["apiVersion"] != "v1" {
@@ -124,7 +124,7 @@ pub fn parse(text: &str, path: &Path, node_name: &str) -> Result<Pod, String> {
     Pod::from_value(pod).map_err(|error| error.to_string())
 }
 
-/// A node that is about to go still runs what belongs to it.
+/// Adds a toleration for every NoExecute taint: a tainted node still runs its static pods.
 fn tolerate_everything(spec: &mut Value) {
     let all = json!({"operator": "Exists", "effect": "NoExecute"});
     match spec["tolerations"].as_array_mut() {

@@ -1,4 +1,4 @@
-//! The status by table: a pod, what the runtime holds, and the status in short.
+//! The status by table: a pod, its state in the runtime, and the status in short.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! Stopping a container: the Killing event, its `preStop` hook within the grace period, then the runtime's
-//! SIGTERM and SIGKILL. It runs beside the worker, so that a shorter grace period can overtake it.
+//! Stops a container: the Killing event, its `preStop` hook within the grace period, then the runtime's SIGTERM and
+//! SIGKILL. It runs beside the worker, so that a shorter grace period can overtake it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::pod::spec;
 use crate::pod::waker::Waker;
 use crate::services::Services;
 
-/// The least time between SIGTERM and SIGKILL.
+/// The shortest time between SIGTERM and SIGKILL.
 const MINIMUM_GRACE: i64 = 2;
 
 /// The containers of one pod that are being stopped.
@@ -32,7 +32,7 @@ impl Drop for Stops {
 }
 
 impl Stops {
-    /// The ids of the containers that are being stopped.
+    /// Returns the ids of the containers that are being stopped.
     pub fn ids(&mut self) -> HashSet<String> {
         self.going.retain(|_, tasks| tasks.iter().any(|task| !task.is_finished()));
         self.going.keys().cloned().collect()
@@ -44,7 +44,7 @@ impl Stops {
         self.going.entry(id).or_default().push(task);
     }
 
-    /// The grace period became shorter: what is being stopped is stopped again, with less patience.
+    /// Stops containers again with a shorter grace period.
     pub fn hurry(&mut self, services: &Arc<Services>, waker: &Waker, grace: i64) {
         for id in self.ids() {
             let (services, waker, container) = (services.clone(), waker.clone(), id.clone());
@@ -65,7 +65,7 @@ async fn stop_container(services: Arc<Services>, waker: Waker, pod: Arc<Pod>, po
     waker.wake();
 }
 
-/// Runs the hook for at most the grace period and says how long it took.
+/// Runs the hook for at most the grace period; returns the time that it took.
 async fn run_pre_stop(services: &Services, pod: &Pod, pod_ip: &str, stop: &Stop) -> Duration {
     let begun = Instant::now();
     let Some(declared) = spec::container(pod, &stop.name) else { return Duration::ZERO };

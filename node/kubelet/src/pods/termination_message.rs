@@ -1,5 +1,5 @@
-//! The last words of a container: its termination message file, or the end of its log if it failed and
-//! left none. Read once per ended container.
+//! The termination message of a container: its file, or the end of its log if it failed and wrote none. Read once per
+//! exited container.
 
 use std::collections::HashMap;
 use std::io::{Read, Seek, SeekFrom};
@@ -24,7 +24,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Puts the message of every ended container into it.
+    /// Adds the message of every exited container.
     pub fn fill(&mut self, config: &Config, pod: &Pod, observed: &mut Observed) {
         self.read.retain(|id, _| observed.instances.iter().any(|instance| instance.id == *id));
         for instance in &mut observed.instances {
@@ -48,7 +48,7 @@ impl Messages {
 fn read(file: &Path, log: &Path, failed: bool, fall_back: bool) -> String {
     let mut content = Vec::new();
     if let Ok(file) = regular::open(file) {
-        // A message that cannot be read is none.
+        // A message that cannot be read is empty.
         let _ = file.take(MAX_MESSAGE as u64).read_to_end(&mut content);
     }
     if content.is_empty() && failed && fall_back {
@@ -60,7 +60,7 @@ fn read(file: &Path, log: &Path, failed: bool, fall_back: bool) -> String {
 fn end_of_log(path: &Path) -> std::io::Result<String> {
     let mut file = regular::open(path)?;
     let length = file.metadata()?.len();
-    // Each line of the file carries a stamp besides its text, so more than the text is read.
+    // Each line of the file has a timestamp besides its text, so more bytes are read.
     file.seek(SeekFrom::Start(length.saturating_sub(MAX_LOG * 4)))?;
     let mut content = Vec::new();
     file.take(MAX_LOG * 4).read_to_end(&mut content)?;

@@ -1,7 +1,7 @@
-//! One pod, one worker: a task that owns everything the kubelet knows of the pod. It looks, decides, acts
-//! and reports until there is nothing to do, then sleeps until it is woken or a time comes.
+//! One pod, one worker: a task that owns the kubelet's state of the pod. It observes, decides, acts and reports until
+//! there is nothing to do, then sleeps until it is woken or a deadline passes.
 //!
-//! Invariant: only this task makes or ends containers of the pod, so no two decisions ever race.
+//! Invariant: only this task creates or stops containers of the pod, so no two decisions ever race.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -39,18 +39,18 @@ use crate::probes::Probes;
 use crate::services::Services;
 use crate::volumes::{self, MountedVolumes, teardown};
 
-/// How long a pass may go on after the kubelet was told to stop; it may wait for an API server that is gone.
+/// The time limit of a pass after the kubelet's shutdown began; it may wait for an API server that is gone.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// After the runtime did not answer.
+/// The time until the next attempt after the runtime did not answer.
 const RUNTIME_RETRY: Duration = Duration::from_secs(1);
 
-/// What the API wants of the pod.
+/// The desired state of the pod.
 #[derive(Clone, Debug)]
 pub struct Desired {
     pub pod: Arc<Pod>,
-    /// The object is gone from the API: whatever is left of the pod must end.
+    /// Whether the object was deleted from the API: everything of the pod must be removed.
     pub gone: bool,
-    /// For a static pod, what the API shows of it.
+    /// The mirror of a static pod.
     pub mirror: Option<Arc<Pod>>,
 }
 
@@ -70,39 +70,39 @@ pub struct Worker {
     pub(super) pod: Arc<Pod>,
     pub(super) memory: Memory,
     pub(super) waiting: HashMap<String, Waiting>,
-    /// When a failed start, sandbox or volume may be tried again, by name.
+    /// The times of the next attempts of failed starts, sandboxes and volumes, by name.
     pub(super) retries: act::Retries,
     pub(super) volumes: Option<MountedVolumes>,
-    /// Something that the volumes show has changed since they were written.
+    /// Whether the content of the volumes has changed since they were written.
     pub(super) volumes_stale: bool,
     pub(super) pulls: Pulls,
     pub(super) stops: Stops,
-    /// What the node has promised the pod's containers; `None` until it has taken the pod.
+    /// The resources that the node has allocated to the pod's containers; `None` before admission.
     pub(super) allocated: Option<Allocated>,
-    /// A resize was promised and its end is not yet told.
+    /// Whether a resize was allocated and its completion is not yet reported.
     pub(super) resizing: bool,
-    /// The pod has users of its own and its sandbox was begun: the next failure counts.
+    /// Whether the next failure counts: the pod is in a user namespace and the creation of its sandbox began.
     pub(super) counts_user_error: bool,
-    /// The pod comes from a file of this node, not from the API.
+    /// Whether the pod comes from a manifest of this node, not from the API.
     pub(super) is_static: bool,
-    /// The processors that each running container was told to run on.
+    /// The CPUs that each running container was assigned.
     pub(super) placed: HashMap<String, String>,
     /// Containers that were stopped in order to start them again.
     restarting: HashSet<String>,
-    /// When this worker first saw the pod, until it is known how long its start took.
+    /// The time when this worker first saw the pod, until the duration of its start is known.
     first_seen: Option<Timestamp>,
     probes: Probes,
     messages: Messages,
     publisher: Publisher,
 }
 
-/// What a pass led to.
+/// The result of a pass.
 enum Next {
-    /// Something was done: look again at once.
+    /// Something changed: the next pass follows at once.
     Again,
-    /// Nothing to do before this time, or before being woken.
+    /// Nothing to do before this time, or before the worker is woken.
     Sleep(Option<Timestamp>),
-    /// The pod has ended and is gone.
+    /// The pod has terminated and is deleted.
     Done,
 }
 
@@ -143,7 +143,7 @@ impl Worker {
         (worker, viewer)
     }
 
-    /// Works until the pod is gone or the kubelet stops; containers outlive the kubelet.
+    /// Works until the pod is deleted or the kubelet stops; containers outlive the kubelet.
     pub async fn run(mut self) {
         self.services.signals.terminations.register(spec::uid(&self.pod), &self.waker);
         loop {
@@ -193,7 +193,7 @@ impl Worker {
         }
     }
 
-    /// Look, decide, report, act.
+    /// Observes, decides, reports and acts once.
     async fn pass(&mut self) -> Result<Next> {
         let now = Timestamp::now();
         let desired = self.take_desired();
@@ -233,7 +233,7 @@ impl Worker {
         }
         self.pod = self.allocate(&desired.pod);
         if self.is_static {
-            // What the API knows of a static pod is the status of its mirror.
+            // The API has the status of a static pod in its mirror.
             self.publisher.retarget(desired.mirror.as_ref());
             if let Some(mirror) = &desired.mirror {
                 let mut pod = Pod::clone(&self.pod);
@@ -244,8 +244,8 @@ impl Worker {
         desired
     }
 
-    /// Whether the plan is the second half of a restart that was decided here. What lies between stop and start is
-    /// not reported: the container did not fail, and its pod does not stop serving because it is restarted.
+    /// Reports whether the plan is the second half of a restart that was decided here. The state between stop and start
+    /// is not reported: the container did not fail, and its pod goes on serving.
     fn is_restarting(&mut self, plan: &Plan, observed: &Observed) -> bool {
         self.restarting.extend(plan.stop.iter().filter(|stop| stop.restart).map(|stop| stop.id.clone()));
         let mut restarted = false;
@@ -256,7 +256,7 @@ impl Worker {
         restarted
     }
 
-    /// Decides whether, since when and why the pod must end. Once set, it only gets more urgent.
+    /// Decides whether, since when and why the pod terminates. Once set, it only gets more urgent.
     fn note_termination(&mut self, desired: &Desired, observed: &Observed, now: Timestamp) {
         let deleted = desired.must_end();
         let reported = spec::status(&self.pod).phase.as_deref().is_some_and(is_terminal);
@@ -291,7 +291,7 @@ impl Worker {
         }
     }
 
-    /// When `activeDeadlineSeconds` is over.
+    /// Returns the end of `activeDeadlineSeconds`.
     fn deadline(&self) -> Option<Timestamp> {
         let seconds = spec::spec(&self.pod).active_deadline_seconds?;
         let start = self.view.borrow().status.start_time.clone().or(spec::status(&self.pod).start_time.clone())?;
@@ -305,7 +305,7 @@ impl Worker {
         self.memory.verdicts = self.probes.verdicts();
     }
 
-    /// The primary address of the pod, the node's own for a pod in its network.
+    /// Returns the primary address of the pod; the node's own for a pod in its network.
     pub(super) fn pod_ip(&self, observed: &Observed) -> String {
         self.pod_ips(observed).into_iter().next().unwrap_or_default()
     }
@@ -333,7 +333,7 @@ impl Worker {
         }
     }
 
-    /// The pod must end, nothing of it runs, and its sandbox is down.
+    /// Reports whether the pod must terminate, none of its containers runs, and its sandbox is stopped.
     fn has_ended(&self, observed: &Observed) -> bool {
         self.memory.termination.is_some()
             && !plan::is_active(observed)
@@ -359,7 +359,7 @@ impl Worker {
         self.view.send_replace(View { pod: self.pod.clone(), status, observed: observed.clone() });
     }
 
-    /// Counts the containers that have ended since the last report, by this kubelet or the one before it.
+    /// Counts the containers that have exited since the last report of this kubelet or the one before it.
     fn count_terminations(&self, status: &PodStatus) {
         let view = self.view.borrow();
         let is_first = view.status.phase.is_none();
@@ -370,7 +370,7 @@ impl Worker {
         }
     }
 
-    /// Counts how long the pod took to start: once, and not for one that an earlier kubelet started.
+    /// Observes the duration of the pod's start: once, and not for one that an earlier kubelet started.
     fn note_started(&mut self, status: &PodStatus, now: Timestamp) {
         let Some(seen) = self.first_seen else { return };
         let containers = status.container_statuses.as_deref().unwrap_or_default();
@@ -389,7 +389,7 @@ impl Worker {
         }
     }
 
-    /// Stops, removes, and makes what the plan says; true if something changed.
+    /// Stops, removes and creates what the plan lists; returns whether something changed.
     async fn act(&mut self, plan: &Plan, observed: &Observed, now: Timestamp) -> bool {
         let ip = self.pod_ip(observed);
         for stop in &plan.stop {
@@ -430,18 +430,18 @@ impl Worker {
     fn wake_at(&self, plan: &Plan, now: Timestamp) -> Option<Timestamp> {
         let refresh = self.volumes.as_ref().and_then(|volumes| volumes.refresh_at);
         let deadline = self.deadline().filter(|_| self.memory.termination.is_none());
-        // A static pod that the API does not show yet tries again: nothing would wake it.
+        // A static pod without a mirror tries again: nothing would wake it.
         let mirror = (self.is_static && self.desired.borrow().mirror.is_none() && self.memory.termination.is_none())
             .then(|| now.checked_add(RUNTIME_RETRY).ok());
         [plan.wake_at, self.retries.next(now), refresh, deadline, mirror.flatten()].into_iter().flatten().min()
     }
 
-    /// The pod has ended: the API is told, then everything it had on this node goes.
+    /// Ends a terminated pod: reports its last status, then removes everything that it had on this node.
     async fn end(&mut self, desired: &Desired, observed: &Observed) -> Result<Next> {
         self.publisher.flushed().await;
         let uid = spec::uid(&self.pod).to_owned();
         let pod_dir = self.services.config.pod_dir(&uid);
-        // A volume that no container uses any more may be wanted on another node.
+        // Another node may wait for a volume that no container uses any more.
         self.services.volumes.csi.tear_down(&pod_dir).await.inspect_err(|error| {
             warn!(%error, pod = %spec::describe(&self.pod), "volumes not unpublished");
         })?;
@@ -454,7 +454,7 @@ impl Worker {
         self.services.resources.release(&uid);
         self.services.resources.allocations.release(&uid);
         if !desired.must_end() {
-            // It stays readable, with its logs, until somebody deletes it.
+            // The pod stays readable, with its logs, until a client deletes it.
             return Ok(Next::Sleep(None));
         }
         if let Err(error) = teardown::remove(&pod_dir) {
@@ -484,7 +484,7 @@ impl Worker {
         }
     }
 
-    /// The objects whose changes concern this pod: its volumes show them, or its next container reads them.
+    /// Watches the objects of this pod: its volumes show them, or its next container reads them.
     pub(super) fn watch_objects(&self) {
         let namespace = spec::namespace(&self.pod);
         let mut references = HashSet::new();
@@ -503,7 +503,7 @@ impl Worker {
     }
 }
 
-/// When a container that runs was started, as far as that is known.
+/// Returns the start time of a running container, if it is known.
 fn running_since(container: &ContainerStatus) -> Option<&Option<Time>> {
     Some(&container.state.as_ref()?.running.as_ref()?.started_at)
 }
@@ -513,7 +513,7 @@ async fn stopped_for(shutdown: CancellationToken, time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-/// The API's copy may lag behind the status last reported; the times in it must not jump forward.
+/// Keeps times from the last reported status: the API's copy may be stale, and its times must not jump forward.
 fn keep_times(
     last: &corten_api::k8s_openapi::api::core::v1::PodStatus,
     new: &mut corten_api::k8s_openapi::api::core::v1::PodStatus,

@@ -1,4 +1,4 @@
-//! A CSI driver that refuses calls, against a whole kubelet: what the pod, the claim and the driver see of it.
+//! A CSI driver that refuses calls, against a complete kubelet: the effect on the pod, the claim and the driver.
 
 use serde_json::json;
 use tonic::Code;

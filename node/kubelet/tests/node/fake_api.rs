@@ -1,5 +1,5 @@
-//! A small API server for the kubelet's tests: objects in memory, watches, merge of status patches. It knows
-//! only what a kubelet asks for.
+//! A small API server for the kubelet's tests: objects in memory, watches, merge of status patches. It implements only
+//! the requests of a kubelet.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -30,10 +30,10 @@ struct Change {
 
 #[derive(Default)]
 struct Inner {
-    /// By path, such as `/api/v1/namespaces/ns/pods/p`.
+    /// The objects by path, such as `/api/v1/namespaces/ns/pods/p`.
     objects: BTreeMap<String, Value>,
     revision: u64,
-    /// The requests that changed something, as `METHOD path`.
+    /// The writes, as `METHOD path`.
     log: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ impl FakeApi {
         self.inner.lock().unwrap().log.clone()
     }
 
-    /// The events about a pod, as `reason: message`.
+    /// Returns the events about a pod, as `reason: message`.
     pub fn events(&self) -> Vec<String> {
         let inner = self.inner.lock().unwrap();
         let events = inner.objects.iter().filter(|(path, _)| path.contains("/events/")).map(|(_, event)| event);
@@ -239,13 +239,13 @@ fn is_collection(path: &str) -> bool {
     PLURALS.contains(&path.rsplit('/').next().unwrap())
 }
 
-/// `/api/v1/pods` holds the pods of every namespace.
+/// Reports whether a path is in a collection; `/api/v1/pods` has the pods of every namespace.
 fn in_collection(collection: &str, wanted: &str) -> bool {
     collection == wanted
         || (!wanted.contains("/namespaces/") && collection.rsplit('/').next() == wanted.rsplit('/').next())
 }
 
-/// Field selectors of the form `path=value`, percent-encoded or not.
+/// Evaluates field selectors of the form `path=value`, percent-encoded or not.
 fn selects(query: &str, value: &Value) -> bool {
     let query = query.replace("%3D", "=").replace("%2C", ",");
     let Some(selector) = query.split('&').find_map(|part| part.strip_prefix("fieldSelector=")) else { return true };
@@ -256,7 +256,7 @@ fn selects(query: &str, value: &Value) -> bool {
     })
 }
 
-/// A strategic merge as far as a kubelet's patches need it: conditions by type, marked lists replaced.
+/// Applies a strategic merge patch as far as a kubelet's patches need it: conditions by type, marked lists replaced.
 fn merge(value: &mut Value, patch: &Value) {
     let Value::Object(fields) = patch else {
         *value = patch.clone();

@@ -1,5 +1,5 @@
-//! A container runtime for the kubelet's tests: real CRI over a unix socket, containers that are only records.
-//! A container runs until the test ends it, or at once if its image is `exits:<code>`.
+//! A container runtime for the kubelet's tests: real CRI over a unix socket, containers that are only records. A
+//! container runs until the test ends it, or exits at once if its image is `exits:<code>`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,13 +25,13 @@ pub struct Inner {
     pub containers: BTreeMap<String, (cri::ContainerStatus, cri::ContainerConfig, String)>,
     pub images: Vec<String>,
     pub calls: Vec<String>,
-    /// What `Exec` answers.
+    /// The response of `Exec`.
     pub streaming_url: String,
     next: u32,
 }
 
 impl Inner {
-    /// Every container has used a second of the processor and a mebibyte.
+    /// Returns statistics in which every container has used a second of CPU and a mebibyte.
     fn stats(&self, sandbox: &cri::PodSandboxStatus) -> cri::PodSandboxStats {
         let number = |value| Some(cri::UInt64Value { value });
         let cpu =
@@ -89,7 +89,7 @@ impl FakeCri {
         self.with(|inner| inner.calls.clone())
     }
 
-    /// What the newest container of that name was made with.
+    /// Returns the configuration of the newest container with that name.
     pub fn config(&self, name: &str) -> cri::ContainerConfig {
         self.with(|inner| {
             let named =
@@ -98,7 +98,7 @@ impl FakeCri {
         })
     }
 
-    /// Ends the running container of that name.
+    /// Exits the running container with that name.
     pub fn exit(&self, name: &str, code: i32) {
         let id = self.with(|inner| {
             let running = inner.containers.iter_mut().find(|(_, (status, _, _))| {
@@ -358,7 +358,7 @@ impl RuntimeService for FakeCri {
         ok(cri::ReopenContainerLogResponse {})
     }
 
-    /// `/bin/true` and `/bin/false` are all it knows.
+    /// Runs `/bin/true` and `/bin/false`, and nothing else.
     async fn exec_sync(&self, request: Request<cri::ExecSyncRequest>) -> Answer<cri::ExecSyncResponse> {
         let request = request.into_inner();
         self.call(format!("exec {} {}", request.container_id, request.cmd.join(" ")));

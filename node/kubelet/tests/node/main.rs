@@ -1,5 +1,5 @@
-//! A whole kubelet against a CRI server on a socket and an API server in memory: registering the node, running
-//! pods, reporting, restarting, and deleting them.
+//! A complete kubelet against a CRI server on a socket and an API server in memory: registering the node, running pods,
+//! reporting, restarting, and deleting them.
 
 // A test fails by panicking, its fakes too.
 #![allow(clippy::unwrap_used)]
@@ -25,7 +25,7 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// No single wait takes longer than this, also on a busy machine.
+/// The limit of every single wait, also on a busy machine.
 const BOUND: Duration = Duration::from_secs(300);
 
 /// Directories, both fakes and a running kubelet; dropping it unmounts what the kubelet mounted.
@@ -62,7 +62,7 @@ fn config(root: &Path) -> Config {
         log_dir: root.join("log"),
         cgroup_mount: root.join("cgroup"),
         cluster_dns: vec!["10.96.0.10".into()],
-        // Whatever the disk of the machine that runs the test looks like.
+        // The result must not depend on the disk of the machine that runs the test.
         eviction: corten_kubelet::EvictionConfig { hard: Default::default(), ..Default::default() },
         healthz: ([127, 0, 0, 1], 0).into(),
         ..Config::default()
@@ -119,7 +119,7 @@ impl Fixture {
         self.api.get(&path(name)).map_or(Value::Null, |pod| pod["status"].clone())
     }
 
-    /// Waits until the pod's status fits.
+    /// Waits until the pod's status matches.
     async fn pod(&self, name: &str, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
         eventually(
             what,
@@ -534,7 +534,7 @@ async fn a_deadline_ends_the_pod() {
     let fixture = Fixture::start().await;
     fixture.create_pod("p", one("present"));
     fixture.pod("p", "it runs", |status| status["phase"] == "Running").await;
-    // Only now, so that it runs before its time is over also on a slow machine.
+    // The deadline is set only now, so that the pod runs before it also on a slow machine.
     fixture.api.change(&path("p"), |pod| pod["spec"]["activeDeadlineSeconds"] = json!(1));
     let status = fixture.pod("p", "it fails", |status| status["phase"] == "Failed").await;
     assert_eq!(status["reason"], "DeadlineExceeded");
@@ -561,7 +561,7 @@ async fn a_ready_node_is_found_when_it_exists_already() {
     kubelet.await.unwrap().unwrap();
 }
 
-/// What the control plane does with the pods of a node that it has lost, and what must become of it when the node is back.
+/// Fails the pod's status as the control plane does for a lost node, and waits until the kubelet corrects it.
 #[tokio::test]
 async fn a_status_that_others_wrote_over_is_set_right() {
     let fixture = Fixture::start().await;

@@ -1,4 +1,4 @@
-//! The node API over TLS: who may call it, logs, and streams that are joined to the runtime's.
+//! The kubelet's API over TLS: authorization, logs, and streams that are joined to the runtime's.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -43,7 +43,7 @@ impl Authority {
         Tls { certificate: certificate.pem(), key: key.serialize_pem(), client_ca: self.certificate.pem() }
     }
 
-    /// Dials the node API, with a client certificate of that name if one is given.
+    /// Connects to the kubelet's API, with a client certificate of that name if one is given.
     async fn dial(&self, address: SocketAddr, user: Option<&str>) -> TlsStream<TcpStream> {
         let mut roots = rustls::RootCertStore::empty();
         roots.add(self.certificate.der().clone()).unwrap();
@@ -66,7 +66,7 @@ impl Authority {
         TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
     }
 
-    /// One GET, the whole answer as text.
+    /// Sends one GET; returns the response as text.
     async fn get(&self, address: SocketAddr, user: Option<&str>, path: &str) -> String {
         let mut stream = self.dial(address, user).await;
         let request = format!("GET {path} HTTP/1.1\r\nhost: n1\r\nconnection: close\r\n\r\n");
@@ -79,8 +79,8 @@ impl Authority {
 
 const API_SERVER: Option<&str> = Some("kube-apiserver-kubelet-client");
 
-/// An address of this machine's loopback that no other test and no other run has: a free port that is only looked for
-/// may be taken before the kubelet listens.
+/// Returns a loopback address that no other test and no other run has: a free port that was only searched for may be in
+/// use before the kubelet listens.
 fn own_address() -> SocketAddr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let [_, high, middle, low] = std::process::id().to_be_bytes();

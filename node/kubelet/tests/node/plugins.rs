@@ -1,5 +1,5 @@
-//! Plugins of the node against a whole kubelet: a CSI driver, a device plugin and a driver of dynamic resources in this
-//! process, on sockets where the kubelet looks for them.
+//! Plugins of the node against a complete kubelet: a CSI driver, a device plugin and a DRA driver in this process, on
+//! sockets where the kubelet expects them.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use super::*;
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// A plugin of any kind; it notes what it is asked.
+/// A plugin of any type; it records its calls.
 #[derive(Clone)]
 pub struct Plugin {
     kind: &'static str,
@@ -30,7 +30,7 @@ pub struct Plugin {
     versions: &'static [&'static str],
     socket: PathBuf,
     calls: Arc<Mutex<Vec<String>>>,
-    /// The calls that it refuses, and how.
+    /// The calls that it refuses, with their codes.
     refusals: Arc<Mutex<HashMap<&'static str, Code>>>,
 }
 
@@ -40,7 +40,7 @@ impl Plugin {
         Plugin { kind, name, versions, socket, calls: Arc::default(), refusals: Arc::default() }
     }
 
-    /// The plugin refuses these calls from now on, or no longer.
+    /// Sets the code with which the plugin refuses these calls; none accepts them.
     pub fn refuse(&self, call: &'static str, code: Option<Code>) {
         let mut refusals = self.refusals.lock().unwrap();
         match code {
@@ -334,7 +334,7 @@ async fn an_attachable_volume_waits_for_its_attachment() {
     eventually("the node to use it no more", free, || format!("{:?}", fixture.api.get("/api/v1/nodes/n1"))).await;
 }
 
-/// What upstream's attacher names the attachment of `h-1` by `d.example` to `n1`.
+/// Returns the name that upstream's attacher gives the attachment of `h-1` by `d.example` to `n1`.
 fn attachment() -> String {
     use sha2::{Digest, Sha256};
     let digest = Sha256::digest(b"h-1d.examplen1");
@@ -467,7 +467,7 @@ async fn register_devices(fixture: &Fixture, plugin: &Plugin) {
         resource_name: "example.com/gpu".into(),
         options: None,
     };
-    // The socket of a kubelet before this one may still be there, and nobody listens to it.
+    // The socket of an earlier kubelet may still exist without a listener.
     let deadline = tokio::time::Instant::now() + BOUND;
     while let Err(refused) = client.register(request.clone()).await {
         assert!(tokio::time::Instant::now() < deadline, "{refused}");
@@ -505,7 +505,7 @@ async fn devices_are_reported_allocated_once_and_remembered() {
     assert!(envs.iter().any(|env| env.key == "DEVICES" && env.value == b"d2".as_slice()), "the preferred device");
 
     fixture.stop().await;
-    // What the kubelet before it told must not be taken for what this one knows.
+    // The report of the earlier kubelet must not count as that of this one.
     fixture.api.change("/api/v1/nodes/n1", |node| {
         for list in ["capacity", "allocatable"] {
             node["status"][list].as_object_mut().unwrap().remove("example.com/gpu");

@@ -1,4 +1,4 @@
-//! A node that lacks something: its conditions, the pods that are ended and those that are not taken any more.
+//! A node under pressure: its conditions, the evicted pods and the rejected ones.
 
 use serde_json::json;
 
@@ -11,7 +11,7 @@ fn ended(status: &corten_meta::Value) -> bool {
 #[tokio::test]
 async fn a_full_disk_ends_pods_but_not_critical_ones() {
     let fixture = Fixture::start_with(|config| {
-        // More than any disk has free, also one that is empty.
+        // More than any disk has free, also an empty one.
         config.eviction.hard = [("nodefs.available".to_owned(), "1Ei".to_owned())].into();
     })
     .await;

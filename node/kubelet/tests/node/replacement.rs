@@ -1,4 +1,4 @@
-//! A pod that was deleted by force and replaced by another of its name, which the same node runs.
+//! A pod that was deleted by force and replaced by another with its name, on the same node.
 
 use serde_json::json;
 

@@ -1,5 +1,5 @@
-//! A machine that stops: a bus of the test's own tells the kubelet, which ends its pods in order, and stays when the
-//! shutdown is called off.
+//! A machine that shuts down: a fake D-Bus signals the kubelet, which terminates its pods in order, and goes on when
+//! the shutdown is cancelled.
 
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
@@ -13,7 +13,7 @@ mod fake_bus;
 
 use fake_bus::FakeBus;
 
-/// Answers the kubelet's calls, then tells what it is told to; ends with the test.
+/// Answers the kubelet's calls, then sends the signals of the channel; ends with the test.
 fn serve(listener: UnixListener, signals: std::sync::mpsc::Receiver<u32>) {
     let mut bus = FakeBus::accept(&listener);
     while bus.answer_one(30) != "AddMatch" {}

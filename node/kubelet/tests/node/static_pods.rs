@@ -1,4 +1,5 @@
-//! Pods from manifests on the node: they run, the API shows them, and only the manifest ends them.
+//! Pods from manifests on the node: they run, the API shows their mirrors, and only removing the manifest terminates
+//! them.
 
 use std::path::PathBuf;
 
@@ -27,13 +28,13 @@ async fn a_manifest_runs_and_its_mirror_shows_it() {
     let starts = || fixture.cri.calls().iter().filter(|call| call.starts_with("start main")).count();
     assert_eq!(starts(), 1);
 
-    // Deleting the mirror ends nothing; another takes its place.
+    // Deleting the mirror does not terminate the pod; a new mirror is created.
     fixture.api.remove(&path("web-n1"));
     let again = || mirror().filter(|mirror| mirror["status"]["phase"] == "Running");
     eventually("there is another mirror", again, || format!("{:?}", mirror())).await;
     assert_eq!(starts(), 1);
 
-    // Another content is another pod; no manifest is none.
+    // Another content is another pod; without a manifest there is none.
     std::fs::write(&manifest, MANIFEST.replace("spec:", "spec:\n  terminationGracePeriodSeconds: 1")).unwrap();
     eventually("the changed pod is started", || (starts() == 2).then_some(()), || format!("{:?}", fixture.cri.calls()))
         .await;

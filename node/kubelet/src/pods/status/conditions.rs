@@ -1,4 +1,4 @@
-//! `status.conditions`: the ones the kubelet owns, made anew; those of others kept as they are.
+//! `status.conditions`: the conditions of the kubelet are computed anew; those of other writers are kept.
 
 use corten_api::k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodStatus};
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -8,22 +8,22 @@ use crate::pod::spec::{self, Role};
 use crate::pods::plan::{is_resizing, usable_sandbox};
 use crate::pods::restart_all;
 
-/// The conditions that the kubelet alone writes, on every pod.
+/// The conditions that only the kubelet writes, on every pod.
 const ALWAYS: [&str; 5] = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
-/// Those that are there only while they are true.
+/// The conditions that exist only while they are true.
 const RESIZE_PENDING: &str = "PodResizePending";
 const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
-/// Only on pods whose rules may restart all containers.
+/// The condition of pods whose rules may restart all containers.
 const ALL_RESTARTING: &str = "AllContainersRestarting";
-/// The kubelet adds this one; others may too.
+/// A condition that the kubelet and other writers add.
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
-/// Whether only the kubelet writes conditions of this type.
+/// Reports whether only the kubelet writes conditions of this type.
 pub fn is_owned(type_: &str) -> bool {
     ALWAYS.contains(&type_) || [RESIZE_PENDING, RESIZE_IN_PROGRESS, ALL_RESTARTING].contains(&type_)
 }
 
-/// Status, reason, message of a condition.
+/// The status, reason and message of a condition.
 type Verdict = (bool, &'static str, String);
 
 const GOOD: fn() -> Verdict = || (true, "", String::new());
@@ -59,7 +59,7 @@ fn all_restarting(facts: &Facts<'_>, new: &PodStatus) -> Verdict {
     }
 }
 
-/// What stands between the pod and its new requests and limits.
+/// Returns the conditions of a resize that is not complete.
 fn resize(facts: &Facts<'_>) -> Vec<(&'static str, Verdict)> {
     let mut conditions = Vec::new();
     if facts.memory.termination.is_some() {
@@ -124,7 +124,7 @@ fn initialized(facts: &Facts<'_>, new: &PodStatus) -> Verdict {
     });
     let was_initialized = |condition: &PodCondition| condition.type_ == "Initialized" && condition.status == "True";
     let before = spec::status(facts.pod).conditions.iter().flatten().any(was_initialized);
-    // A pod that begins anew stays initialized.
+    // A pod that starts from the beginning stays initialized.
     if main_ran || (before && restart_all::is_possible(facts.pod)) {
         return GOOD();
     }

@@ -1,5 +1,5 @@
-//! `status.containerStatuses` and its two sisters: each container's state, the state before it, and
-//! whether it is started and ready.
+//! `status.containerStatuses`, `initContainerStatuses` and `ephemeralContainerStatuses`: each container's state, its
+//! last state, and whether it is started and ready.
 
 use corten_api::k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
@@ -14,7 +14,7 @@ use crate::pod::spec::{self, Role};
 use crate::pods::plan::usable_sandbox;
 use crate::pods::restart_all;
 
-/// A container that was running and of which the runtime knows nothing any more.
+/// The reason of a container that ran and that the runtime does not know any more.
 const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 
 pub fn main(facts: &Facts<'_>) -> Vec<ContainerStatus> {
@@ -57,7 +57,7 @@ fn container_status(facts: &Facts<'_>, role: Role, container: &Container, old: &
     status
 }
 
-/// Whether the container has ended, or was removed, because all containers are being restarted.
+/// Reports whether the container has exited, or was removed, because all containers are being restarted.
 fn waits_for_restart_of_all(facts: &Facts<'_>, status: &ContainerStatus) -> bool {
     let ended = status.state.as_ref().is_some_and(|state| state.terminated.is_some());
     if facts.memory.termination.is_some() || !restart_all::is_possible(facts.pod) {
@@ -79,7 +79,7 @@ fn from_instance(
         Some(previous) => Some(state(facts, previous)),
         None => old.and_then(|old| {
             let same = old.container_id.as_deref() == Some(&container_id(facts, instance));
-            // The attempts before this one were removed when all containers were restarted.
+            // The earlier instances were removed when all containers were restarted.
             let removed = instance.restart_count > 0 && restart_all::is_possible(facts.pod);
             if same || removed { old.last_state.clone() } else { None }
         }),
@@ -110,7 +110,7 @@ fn container_id(facts: &Facts<'_>, instance: &Instance) -> String {
     format!("{}://{}", facts.runtime_name, instance.id)
 }
 
-/// What the spec alone says of a container's status.
+/// Returns the part of a container's status that the spec determines.
 fn declared(container: &Container) -> ContainerStatus {
     let mounts: Vec<VolumeMountStatus> = container
         .volume_mounts
@@ -134,7 +134,7 @@ fn declared(container: &Container) -> ContainerStatus {
     }
 }
 
-/// The runtime has nothing: it was never started, or its record is gone.
+/// Returns the status of a container without an instance: it was never started, or its record was removed.
 fn without_instance(facts: &Facts<'_>, container: &Container, old: Option<&ContainerStatus>) -> ContainerStatus {
     if let Some(old) = old.filter(|old| old.state.as_ref().is_some_and(|state| state.terminated.is_some())) {
         return old.clone();
@@ -217,7 +217,7 @@ fn waiting_state(reason: &str, message: &str) -> ContainerState {
     }
 }
 
-/// Whether the container is to be started (again), so that a reason for waiting applies to it.
+/// Reports whether the container will be started (again), so that a waiting reason applies to it.
 fn will_start(facts: &Facts<'_>, role: Role, container: &Container) -> bool {
     if facts.memory.termination.is_some() {
         return false;

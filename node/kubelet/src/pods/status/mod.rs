@@ -1,5 +1,5 @@
-//! The status of a pod, from its spec, what the runtime holds and what the worker knows: containers,
-//! phase, conditions, addresses. Pure: it reads no clock and sends nothing.
+//! The status of a pod, from its spec, its state in the runtime and the worker's memory: containers, phase, conditions,
+//! addresses. Pure: it reads no clock and sends nothing.
 
 mod conditions;
 mod containers;
@@ -24,22 +24,22 @@ use crate::pod::resources::{self, ResourceList};
 use crate::pod::spec;
 use crate::pod::waiting::Waiting;
 
-/// All that a status is made from.
+/// The inputs of a status.
 pub struct Facts<'a> {
     pub pod: &'a Pod,
     pub observed: &'a Observed,
     pub memory: &'a Memory,
-    /// By container name; the reason its next start has not happened.
+    /// The reason why the next start has not happened, by container name.
     pub waiting: &'a HashMap<String, Waiting>,
     pub host_ips: &'a [IpAddr],
     /// The scheme of container ids: `corten` in `corten://<id>`.
     pub runtime_name: &'a str,
-    /// True once the pod has ended and nothing of it will run again.
+    /// Whether the pod has terminated and nothing of it will run again.
     pub ended: bool,
     pub now: Timestamp,
 }
 
-/// The status to report.
+/// Returns the status to report.
 pub fn status(facts: &Facts<'_>) -> PodStatus {
     let old = spec::status(facts.pod);
     if was_rejected(facts, old) {
@@ -65,7 +65,7 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
     new
 }
 
-/// The requests and limits of the pod as a whole: while it runs those that its cgroup has, else those it was promised.
+/// Returns the requests and limits of the pod: those of its cgroup while it runs, else the allocated ones.
 fn pod_level(facts: &Facts<'_>, new: &PodStatus) -> ResourceRequirements {
     let listed = |list: ResourceList| Some(list).filter(|list| !list.is_empty());
     let own = spec::spec(facts.pod).resources.clone().unwrap_or_default();
@@ -84,14 +84,14 @@ fn pod_level(facts: &Facts<'_>, new: &PodStatus) -> ResourceRequirements {
     ResourceRequirements { requests, limits: with(own.limits.clone(), applied.limits), ..own }
 }
 
-/// A pod that this node, or somebody else in its stead, has failed before it had any container.
+/// Reports whether this node or another component failed the pod before it had any container.
 fn was_rejected(facts: &Facts<'_>, old: &PodStatus) -> bool {
     let ended_untouched = old.phase.as_deref().is_some_and(is_terminal) && old.container_statuses.is_none();
     let rejected = facts.memory.termination.as_ref().is_some_and(|termination| termination.rejected);
     rejected || (ended_untouched && facts.observed.instances.is_empty())
 }
 
-/// There is nothing to tell of its containers: a waiting one would hide the reason.
+/// Returns the status of a rejected pod, without container statuses: a waiting container would hide the reason.
 fn rejected(facts: &Facts<'_>, old: &PodStatus) -> PodStatus {
     let mut new = PodStatus {
         start_time: old.start_time.clone().or(Some(Time(facts.now))),
@@ -112,16 +112,16 @@ fn set_addresses(facts: &Facts<'_>, old: &PodStatus, new: &mut PodStatus) {
     } else if let Some(sandbox) = usable_sandbox(facts.pod, facts.observed) {
         sandbox.ips.clone()
     } else {
-        // The last known address stays while the sandbox is away, as upstream's ended pods keep theirs.
+        // The last known address stays while there is no sandbox, as upstream's terminated pods keep theirs.
         old.pod_ips.iter().flatten().map(|ip| ip.ip.clone()).collect()
     };
     new.pod_ip = pod_ips.first().cloned();
     new.pod_ips = Some(pod_ips.into_iter().map(|ip| PodIP { ip }).collect()).filter(|ips: &Vec<_>| !ips.is_empty());
 }
 
-/// The phase, never leaving a terminal one, with the reason and message that belong to it.
+/// Sets the phase, which never leaves a terminal one, with its reason and message.
 fn set_phase(facts: &Facts<'_>, old: &PodStatus, new: &mut PodStatus) {
-    // As long as something of it runs, it is not over for whoever would replace it.
+    // As long as a container runs, the pod does not count as terminated for the controller that would replace it.
     let over = facts.observed.running().next().is_none();
     let failed = facts.memory.termination.as_ref().and_then(|termination| termination.failed.as_ref());
     let failed = failed.filter(|_| over);

@@ -1,5 +1,5 @@
-//! The strategic merge patch that turns the status the API holds into the one to report: only what
-//! changed, so that conditions written by others meanwhile are not overwritten. Pure.
+//! The strategic merge patch from the status in the API to the one to report: only the changes, so that conditions of
+//! other writers are not overwritten. Pure.
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -8,7 +8,8 @@ use serde_json::{Map, json};
 
 use super::conditions::is_owned;
 
-/// The patch for `pods/status`, or `None` when nothing changed. The uid makes it fail on a namesake.
+/// Returns the patch for `pods/status`, or `None` if nothing changed. The uid makes it fail on another pod with the
+/// same name.
 pub fn status_patch(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Value> {
     let (old, new) = (fields(old), fields(new));
     let mut changed = Map::new();
@@ -27,7 +28,7 @@ pub fn status_patch(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Value
                 list.extend(value.as_array().into_iter().flatten().cloned());
                 changed.insert(name.clone(), Value::Array(list));
             }
-            // So would maps, where an entry is gone.
+            // So would maps in which an entry was removed.
             "resources" | "allocatedResources" if before.is_some() => {
                 let mut map = value.as_object().cloned().unwrap_or_default();
                 map.insert("$patch".to_owned(), "replace".into());
@@ -45,7 +46,7 @@ pub fn status_patch(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Value
     (!changed.is_empty()).then(|| json!({"metadata": {"uid": uid}, "status": changed}))
 }
 
-/// Conditions merge by type: only those that differ are sent, and those that ended are named.
+/// Returns the changed conditions, which merge by type; removed ones are listed with `$patch: delete`.
 fn changed_conditions(old: Option<&Value>, new: &Value) -> Value {
     let old: Vec<&Value> = old.and_then(Value::as_array).into_iter().flatten().collect();
     let owned = |condition: &Value| condition["type"].as_str().is_some_and(is_owned);
@@ -55,7 +56,7 @@ fn changed_conditions(old: Option<&Value>, new: &Value) -> Value {
     let changed = changed.map(|condition| {
         let mut condition = condition.clone();
         let before = old.iter().find(|before| before["type"] == condition["type"]);
-        // A field that is gone must be named to be removed by the merge.
+        // A removed field must be null for the merge to remove it.
         for field in ["reason", "message"] {
             let had = before.is_some_and(|before| before.get(field).is_some());
             if had && condition.get(field).is_none() {

@@ -1,4 +1,4 @@
-//! `status.phase`: the pod's life in one word, by upstream's counting of container states.
+//! `status.phase`, by upstream's counting of container states.
 
 use corten_api::k8s_openapi::api::core::v1::{Container, ContainerStateTerminated, ContainerStatus, PodStatus};
 
@@ -6,7 +6,7 @@ use super::Facts;
 use crate::pod::spec::{self, Role};
 use crate::pods::restart_all;
 
-/// How the containers of one kind stand.
+/// The number of containers in each state.
 #[derive(Default)]
 struct Count {
     unknown: usize,
@@ -17,13 +17,13 @@ struct Count {
     succeeded: usize,
 }
 
-/// What the phase cares about in one container.
+/// The state of one container for the phase.
 enum Stage<'a> {
     Running {
         started: bool,
     },
     Ended(&'a ContainerStateTerminated),
-    /// Waits, after having ended before.
+    /// Waits after an earlier exit.
     Restarting(&'a ContainerStateTerminated),
     Waiting,
 }
@@ -88,7 +88,7 @@ pub fn phase(facts: &Facts<'_>, new: &PodStatus) -> &'static str {
     conclude(facts, pending, &count)
 }
 
-/// Whether a container is started again after this end.
+/// Reports whether a container is restarted after this exit.
 fn runs_again(facts: &Facts<'_>, role: Role, container: &Container, end: &ContainerStateTerminated) -> bool {
     end.reason.as_deref() == Some(restart_all::REASON)
         || spec::should_restart(facts.pod, role, container, end.exit_code)
@@ -113,7 +113,7 @@ fn count_main(facts: &Facts<'_>, container: &Container, status: &ContainerStatus
 
 fn conclude(facts: &Facts<'_>, pending: bool, count: &Count) -> &'static str {
     if facts.ended && count.running == 0 {
-        // Nothing will run again, whatever the restart policy says; never having run is a failure.
+        // Nothing will run again, regardless of the restart policy; a container that never ran is a failure.
         return if count.stopped > 0 && count.stopped == count.succeeded && !pending { "Succeeded" } else { "Failed" };
     }
     if pending {

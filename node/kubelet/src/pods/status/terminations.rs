@@ -1,9 +1,9 @@
-//! The containers whose end a new status shows for the first time. They are counted once, however often the status is
+//! The containers whose exit a new status shows for the first time. They are counted once, however often the status is
 //! written.
 
 use corten_api::k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, PodStatus};
 
-/// A container that has ended.
+/// A container that has exited.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Termination<'a> {
     /// The type of the container in metrics.
@@ -12,7 +12,7 @@ pub struct Termination<'a> {
     pub reason: &'a str,
 }
 
-/// The containers that are terminated in `new` and were not in `old`.
+/// Returns the containers that are terminated in `new` and were not in `old`.
 pub fn new_terminations<'a>(old: &PodStatus, new: &'a PodStatus) -> Vec<Termination<'a>> {
     let lists = [
         ("init_container", &old.init_container_statuses, &new.init_container_statuses),
