@@ -135,7 +135,7 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     tasks.spawn(volumes::csi::keep_unstaging(services.volumes.csi.clone(), stop.clone()));
     tasks.spawn(devices::run(services.resources.devices.clone(), stop.clone()));
     tasks.spawn(pod_resources::run(services.clone(), views.clone(), stop.clone()));
-    tasks.spawn(claims::wipe_unregistered(services.resources.claims.clone(), stop.clone()));
+    tasks.spawn(claims::delete_unregistered(services.resources.claims.clone(), stop.clone()));
     tasks.spawn(server::serve_health(services.config.healthz, stop.clone()));
     if let Some(shutdown) = machine_shutdown {
         tasks.spawn(shutdown.run(services.clone(), views.clone(), stop.clone()));

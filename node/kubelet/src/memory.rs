@@ -35,7 +35,7 @@ pub struct Block {
 }
 
 /// The allocations, by pod and container.
-type Given = BTreeMap<(String, String), Vec<Block>>;
+type Assignments = BTreeMap<(String, String), Vec<Block>>;
 
 pub struct Memory(Option<Static>);
 
@@ -43,7 +43,7 @@ struct Static {
     /// The allocatable memory, by NUMA node.
     allocatable: BTreeMap<u32, Sizes>,
     file: PathBuf,
-    given: Mutex<Given>,
+    assignments: Mutex<Assignments>,
 }
 
 impl Memory {
@@ -55,8 +55,8 @@ impl Memory {
         let machine = machine(Path::new("/sys/devices/system/node"));
         let allocatable = less_reserved(config, machine, kept_free)?;
         let file = config.root_dir.join(FILE);
-        let given = Mutex::new(read(&file));
-        Ok(Memory(Some(Static { allocatable, file, given })))
+        let assignments = Mutex::new(read(&file));
+        Ok(Memory(Some(Static { allocatable, file, assignments })))
     }
 
     /// Reports whether the pod gets memory allocated.
@@ -123,20 +123,20 @@ impl Static {
     fn allocate(&self, pod: &Pod, container: &Container, hint: Hint) -> Result<()> {
         let key = (spec::uid(pod).to_owned(), container.name.clone());
         let wanted = sizes(container_requests(container));
-        let mut given = self.lock();
-        if wanted.is_empty() || given.contains_key(&key) {
+        let mut assignments = self.lock();
+        if wanted.is_empty() || assignments.contains_key(&key) {
             return Ok(());
         }
-        let nodes = self.choose(&given, pod, &wanted, hint)?;
-        take_over(&mut given, pod, nodes, &wanted);
-        given.insert(key, wanted.into_iter().map(|(kind, size)| Block { nodes, kind, size }).collect());
-        self.write(&given)
+        let nodes = self.choose(&assignments, pod, &wanted, hint)?;
+        take_over(&mut assignments, pod, nodes, &wanted);
+        assignments.insert(key, wanted.into_iter().map(|(kind, size)| Block { nodes, kind, size }).collect());
+        self.write(&assignments)
     }
 
     /// Returns the NUMA nodes of the hint if they hold the memory, else the best group that includes them.
-    fn choose(&self, given: &Given, pod: &Pod, wanted: &Sizes, hint: Hint) -> Result<Nodes> {
+    fn choose(&self, assignments: &Assignments, pod: &Pod, wanted: &Sizes, hint: Hint) -> Result<Nodes> {
         let fail = |why: &str| Err(Error::pod(format!("[memorymanager] {why}")));
-        let found = self.hints(given, pod, wanted);
+        let found = self.hints(assignments, pod, wanted);
         let best = |within: Nodes| {
             let mut found: Vec<&Hint> =
                 found.iter().filter(|hint| hint.nodes.is_some_and(|nodes| nodes & within == within)).collect();
@@ -149,8 +149,8 @@ impl Static {
                 "failed to get the default NUMA affinity, no NUMA nodes with enough memory is available",
                 "failed to find the default preferred hint",
             ),
-            Some(nodes) if self.holds(given, pod, nodes, wanted) => {
-                return match is_group(given, nodes) {
+            Some(nodes) if self.holds(assignments, pod, nodes, wanted) => {
+                return match is_group(assignments, nodes) {
                     true => Ok(nodes),
                     false => fail("preferred hint violates NUMA node allocation"),
                 };
@@ -168,13 +168,14 @@ impl Static {
         }
     }
 
-    fn hints(&self, given: &Given, pod: &Pod, wanted: &Sizes) -> Vec<Hint> {
+    fn hints(&self, assignments: &Assignments, pod: &Pod, wanted: &Sizes) -> Vec<Hint> {
         if wanted.is_empty() {
             return Vec::new();
         }
         let all = numa::nodes(self.allocatable.keys().copied());
         let ever = |nodes: Nodes| wanted.iter().all(|(kind, size)| self.capacity(nodes, kind) >= *size);
-        let now = |nodes: Nodes| ever(nodes) && is_group(given, nodes) && self.holds(given, pod, nodes, wanted);
+        let now =
+            |nodes: Nodes| ever(nodes) && is_group(assignments, nodes) && self.holds(assignments, pod, nodes, wanted);
         numa::hints(all, &ever, &now)
     }
 
@@ -184,10 +185,10 @@ impl Static {
     }
 
     /// Reports whether the NUMA nodes have the memory free, including that of earlier init containers of the pod.
-    fn holds(&self, given: &Given, pod: &Pod, nodes: Nodes, wanted: &Sizes) -> bool {
+    fn holds(&self, assignments: &Assignments, pod: &Pod, nodes: Nodes, wanted: &Sizes) -> bool {
         let init = init_containers(pod);
         let used = |kind: &str| -> u64 {
-            let others = given.iter().filter(|((uid, name), _)| uid != spec::uid(pod) || !init.contains(name));
+            let others = assignments.iter().filter(|((uid, name), _)| uid != spec::uid(pod) || !init.contains(name));
             let blocks = others.flat_map(|(_, blocks)| blocks);
             blocks.filter(|block| block.kind == kind && block.nodes == nodes).map(|block| block.size).sum()
         };
@@ -195,15 +196,15 @@ impl Static {
     }
 
     fn release(&self, is_gone: impl Fn(&str) -> bool) -> Result<()> {
-        let mut given = self.lock();
-        let before = given.len();
-        given.retain(|(uid, _), _| !is_gone(uid));
-        if given.len() == before { Ok(()) } else { self.write(&given) }
+        let mut assignments = self.lock();
+        let before = assignments.len();
+        assignments.retain(|(uid, _), _| !is_gone(uid));
+        if assignments.len() == before { Ok(()) } else { self.write(&assignments) }
     }
 
-    fn write(&self, given: &Given) -> Result<()> {
+    fn write(&self, assignments: &Assignments) -> Result<()> {
         let mut entries = json!({});
-        for ((uid, container), blocks) in given {
+        for ((uid, container), blocks) in assignments {
             let block = |block: &Block| {
                 let nodes: Vec<u32> = numa::numbers(block.nodes).collect();
                 json!({"numaAffinity": nodes, "type": block.kind, "size": block.size})
@@ -217,22 +218,22 @@ impl Static {
         fs::rename(&new, &self.file).map_err(Error::file("write", &self.file))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Given> {
-        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Assignments> {
+        self.assignments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Reports whether every allocation on these NUMA nodes is on all of them together, and on no others.
-fn is_group(given: &Given, nodes: Nodes) -> bool {
-    given.values().flatten().all(|block| block.nodes & nodes == 0 || block.nodes == nodes)
+fn is_group(assignments: &Assignments, nodes: Nodes) -> bool {
+    assignments.values().flatten().all(|block| block.nodes & nodes == 0 || block.nodes == nodes)
 }
 
 /// Reuses the memory that an init container of the pod had on the same NUMA nodes.
-fn take_over(given: &mut Given, pod: &Pod, nodes: Nodes, wanted: &Sizes) {
+fn take_over(assignments: &mut Assignments, pod: &Pod, nodes: Nodes, wanted: &Sizes) {
     let init = init_containers(pod);
     for (kind, size) in wanted {
         let mut left = *size;
-        let own = given.iter_mut().filter(|((uid, name), _)| uid == spec::uid(pod) && init.contains(name));
+        let own = assignments.iter_mut().filter(|((uid, name), _)| uid == spec::uid(pod) && init.contains(name));
         for block in own.flat_map(|(_, blocks)| blocks).filter(|block| block.kind == *kind && block.nodes == nodes) {
             let taken = left.min(block.size);
             block.size -= taken;
@@ -326,9 +327,9 @@ fn less_reserved(config: &Config, mut machine: BTreeMap<u32, Sizes>, kept_free: 
     Ok(machine)
 }
 
-fn read(file: &Path) -> Given {
+fn read(file: &Path) -> Assignments {
     let value: Value = fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
-    let mut given = Given::new();
+    let mut assignments = Assignments::new();
     for (uid, containers) in value["entries"].as_object().into_iter().flatten() {
         for (container, blocks) in containers.as_object().into_iter().flatten() {
             let block = |block: &Value| {
@@ -338,10 +339,10 @@ fn read(file: &Path) -> Given {
                 Some(Block { nodes: numa::nodes(nodes), kind, size: block["size"].as_u64()? })
             };
             let blocks = blocks.as_array().into_iter().flatten().filter_map(block).collect();
-            given.insert((uid.clone(), container.clone()), blocks);
+            assignments.insert((uid.clone(), container.clone()), blocks);
         }
     }
-    given
+    assignments
 }
 
 #[cfg(test)]
@@ -355,8 +356,8 @@ mod tests {
     fn policy(root: &Path) -> Static {
         let node = Sizes::from([("memory".to_owned(), 4 * GIB)]);
         let file = root.join(FILE);
-        let given = Mutex::new(read(&file));
-        Static { allocatable: [(0, node.clone()), (1, node)].into(), file, given }
+        let assignments = Mutex::new(read(&file));
+        Static { allocatable: [(0, node.clone()), (1, node)].into(), file, assignments }
     }
 
     fn pod(uid: &str, init: Option<&str>, memory: &str) -> Pod {
@@ -374,8 +375,8 @@ mod tests {
     }
 
     fn nodes(policy: &Static, uid: &str, container: &str) -> Vec<(Vec<u32>, u64)> {
-        let given = policy.lock();
-        let blocks = given.get(&(uid.to_owned(), container.to_owned())).cloned().unwrap_or_default();
+        let assignments = policy.lock();
+        let blocks = assignments.get(&(uid.to_owned(), container.to_owned())).cloned().unwrap_or_default();
         blocks.iter().map(|block| (numa::numbers(block.nodes).collect(), block.size / GIB)).collect()
     }
 

@@ -55,8 +55,8 @@ fn shortage(wanted: &Holding, others: &HashMap<&str, &Holding>, allocatable: &Re
 
 /// Returns the shortage after the pod has gone.
 fn less(lacking: &Shortage, held: &Holding) -> Shortage {
-    let given = |name: &str| if name == "pods" { 1 } else { held.requests.get(name).copied().unwrap_or(0) };
-    lacking.iter().map(|(name, lack)| (name.clone(), lack - given(name))).filter(|(_, left)| *left > 0).collect()
+    let freed = |name: &str| if name == "pods" { 1 } else { held.requests.get(name).copied().unwrap_or(0) };
+    lacking.iter().map(|(name, lack)| (name.clone(), lack - freed(name))).filter(|(_, left)| *left > 0).collect()
 }
 
 /// Takes the pod that leaves the smallest shortage, and of such the smallest, until nothing is missing.

@@ -22,7 +22,7 @@ use corten_plugins::pod_resources;
 use tokio_util::sync::CancellationToken;
 
 use drivers::{Driver, Drivers};
-pub use slices::{wipe, wipe_unregistered};
+pub use slices::{delete_after_grace, delete_unregistered};
 use state::{Claim, Device, State};
 
 use crate::error::{Error, Result};
@@ -200,7 +200,7 @@ impl Claims {
     }
 
     /// Returns the CDI devices of a container: those of the requests that it names.
-    pub fn given(&self, pod: &Pod, container: &Container) -> Vec<String> {
+    pub fn cdi_devices(&self, pod: &Pod, container: &Container) -> Vec<String> {
         let devices = self.of_container(pod, container);
         devices.into_iter().flat_map(|(_, _, device)| device.cdi).collect()
     }

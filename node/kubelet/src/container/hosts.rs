@@ -20,12 +20,12 @@ const FIXED_ENTRIES: &str = "127.0.0.1\tlocalhost\n\
 
 /// Returns the hostname and the domain of a pod; the domain is empty without a subdomain.
 pub fn hostname_and_domain(pod: &Pod, cluster_domain: &str) -> (String, String) {
-    let given = spec::spec(pod);
-    if let Some(name) = given.hostname_override.as_deref().filter(|name| !name.is_empty()) {
+    let spec = spec::spec(pod);
+    if let Some(name) = spec.hostname_override.as_deref().filter(|name| !name.is_empty()) {
         return (truncate(name), String::new());
     }
-    let hostname = given.hostname.as_deref().filter(|name| !name.is_empty()).unwrap_or_else(|| spec::name(pod));
-    let domain = match given.subdomain.as_deref().filter(|name| !name.is_empty()) {
+    let hostname = spec.hostname.as_deref().filter(|name| !name.is_empty()).unwrap_or_else(|| spec::name(pod));
+    let domain = match spec.subdomain.as_deref().filter(|name| !name.is_empty()) {
         Some(subdomain) => format!("{subdomain}.{}.svc.{cluster_domain}", spec::namespace(pod)),
         None => String::new(),
     };

@@ -7,7 +7,7 @@ pub mod dns;
 pub(crate) mod env_file;
 pub mod environment;
 pub mod expansion;
-pub mod given;
 pub mod hosts;
 pub mod mounts;
+pub mod plugin_parts;
 pub mod security;

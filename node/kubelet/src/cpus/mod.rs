@@ -30,7 +30,7 @@ use topology::Topology;
 const FILE: &str = "cpu_manager_state";
 
 /// The allocations, by pod and container.
-type Given = BTreeMap<(String, String), CpuSet>;
+type Assignments = BTreeMap<(String, String), CpuSet>;
 
 pub struct Cpus {
     policy: Option<Static>,
@@ -43,7 +43,7 @@ struct Static {
     options: Options,
     reserved: CpuSet,
     file: PathBuf,
-    given: Mutex<Given>,
+    assignments: Mutex<Assignments>,
 }
 
 impl Cpus {
@@ -55,9 +55,10 @@ impl Cpus {
         let topology = Topology::read();
         let reserved = reserved(config, &topology)?;
         let file = config.root_dir.join(FILE);
-        let mut given = read(&file);
-        given.retain(|_, cpus| cpus.iter().all(|cpu| topology.0.contains_key(cpu) && !reserved.contains(cpu)));
-        let policy = Static { topology, options: config.cpu_options, reserved, file, given: Mutex::new(given) };
+        let mut assignments = read(&file);
+        assignments.retain(|_, cpus| cpus.iter().all(|cpu| topology.0.contains_key(cpu) && !reserved.contains(cpu)));
+        let policy =
+            Static { topology, options: config.cpu_options, reserved, file, assignments: Mutex::new(assignments) };
         let shared = watch::channel(set::format(&policy.shared())).0;
         Ok(Cpus { policy: Some(policy), shared })
     }
@@ -137,18 +138,18 @@ impl Static {
     fn allocate(&self, pod: &Pod, container: &Container, nodes: Option<Nodes>) -> Result<()> {
         let count = exclusive(pod, container);
         let key = (spec::uid(pod).to_owned(), container.name.clone());
-        let mut given = self.lock();
-        if count == 0 || given.contains_key(&key) {
+        let mut assignments = self.lock();
+        if count == 0 || assignments.contains_key(&key) {
             return Ok(());
         }
-        self.check_cores(&given, count)?;
-        let cpus = self.choose(&given, &reusable(&given, pod), count, nodes)?;
-        given.insert(key, cpus);
-        self.write(&given)
+        self.check_cores(&assignments, count)?;
+        let cpus = self.choose(&assignments, &reusable(&assignments, pod), count, nodes)?;
+        assignments.insert(key, cpus);
+        self.write(&assignments)
     }
 
     /// Checks that the container gets full cores, if the options require it.
-    fn check_cores(&self, given: &Given, count: usize) -> Result<()> {
+    fn check_cores(&self, assignments: &Assignments, count: usize) -> Result<()> {
         if !self.options.full_pcpus_only {
             return Ok(());
         }
@@ -158,7 +159,7 @@ impl Static {
             return Err(Error::admission("SMTAlignmentError", format!("SMT Alignment Error: {why}")));
         }
         let reserved = self.topology.with_siblings(&self.reserved);
-        let available = self.free(given).difference(&reserved).count();
+        let available = self.free(assignments).difference(&reserved).count();
         if count > available {
             let why = format!(
                 "not enough free physical CPUs: available physical CPUs = {available}, requested CPUs = {count}, CPUs per core = {per_core}"
@@ -168,11 +169,17 @@ impl Static {
         Ok(())
     }
 
-    fn choose(&self, given: &Given, reusable: &CpuSet, count: usize, nodes: Option<Nodes>) -> Result<CpuSet> {
+    fn choose(
+        &self,
+        assignments: &Assignments,
+        reusable: &CpuSet,
+        count: usize,
+        nodes: Option<Nodes>,
+    ) -> Result<CpuSet> {
         let near = |cpu: &u32| nodes.is_none_or(|nodes| nodes & self.topology.node(*cpu) != 0);
         let (near_again, far_again): (Vec<u32>, Vec<u32>) = reusable.iter().partition(|cpu| near(cpu));
         let mut chosen: CpuSet = near_again.into_iter().chain(far_again).take(count).collect();
-        let mut free = self.free(given);
+        let mut free = self.free(assignments);
         if free.len() + chosen.len() < count {
             return Err(Error::pod(format!(
                 "not enough cpus available to satisfy request: requested={count}, available={}",
@@ -196,15 +203,15 @@ impl Static {
         distributed.or_else(|| self.topology.take(free, count, by_cache && !distribute))
     }
 
-    fn free(&self, given: &Given) -> CpuSet {
-        let taken: CpuSet = given.values().flatten().copied().collect();
+    fn free(&self, assignments: &Assignments) -> CpuSet {
+        let taken: CpuSet = assignments.values().flatten().copied().collect();
         let free = |cpu: &u32| !taken.contains(cpu) && !self.reserved.contains(cpu);
         self.topology.all().into_iter().filter(free).collect()
     }
 
     fn hints(&self, pod: &Pod, count: usize) -> Vec<Hint> {
-        let given = self.lock();
-        let (all, free, again) = (self.topology.all(), self.free(&given), reusable(&given, pod));
+        let assignments = self.lock();
+        let (all, free, again) = (self.topology.all(), self.free(&assignments), reusable(&assignments, pod));
         let among =
             |cpus: &CpuSet, nodes: Nodes| cpus.iter().filter(|cpu| nodes & self.topology.node(**cpu) != 0).count();
         let nodes = all.iter().fold(0, |nodes, cpu| nodes | self.topology.node(*cpu));
@@ -227,15 +234,15 @@ impl Static {
     }
 
     fn release(&self, pod_uid: &str) -> Result<()> {
-        let mut given = self.lock();
-        let before = given.len();
-        given.retain(|(uid, _), _| uid != pod_uid);
-        if given.len() == before { Ok(()) } else { self.write(&given) }
+        let mut assignments = self.lock();
+        let before = assignments.len();
+        assignments.retain(|(uid, _), _| uid != pod_uid);
+        if assignments.len() == before { Ok(()) } else { self.write(&assignments) }
     }
 
-    fn write(&self, given: &Given) -> Result<()> {
+    fn write(&self, assignments: &Assignments) -> Result<()> {
         let mut entries = json!({});
-        for ((uid, container), cpus) in given {
+        for ((uid, container), cpus) in assignments {
             entries[uid][container] = set::format(cpus).into();
         }
         let text = json!({"policyName": "static", "entries": entries}).to_string();
@@ -246,16 +253,16 @@ impl Static {
         fs::rename(&new, &self.file).map_err(Error::file("write", &self.file))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Given> {
-        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Assignments> {
+        self.assignments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Returns the CPUs that init containers of the pod had and no later container has: the next one reuses them.
-fn reusable(given: &Given, pod: &Pod) -> CpuSet {
+fn reusable(assignments: &Assignments, pod: &Pod) -> CpuSet {
     let mut left = CpuSet::new();
     for declared in spec::containers(pod) {
-        let own = given.get(&(spec::uid(pod).to_owned(), declared.container.name.clone()));
+        let own = assignments.get(&(spec::uid(pod).to_owned(), declared.container.name.clone()));
         match (own, declared.role) {
             (Some(own), Role::Init) => left.extend(own),
             (Some(own), _) => left.retain(|cpu| !own.contains(cpu)),
@@ -280,16 +287,16 @@ pub fn physical() -> (usize, usize) {
     (cores.len(), sockets.len())
 }
 
-fn read(file: &Path) -> Given {
+fn read(file: &Path) -> Assignments {
     let value: Value = fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
-    let mut given = Given::new();
+    let mut assignments = Assignments::new();
     for (uid, containers) in value["entries"].as_object().into_iter().flatten() {
         for (container, cpus) in containers.as_object().into_iter().flatten() {
             let cpus = set::parse(cpus.as_str().unwrap_or_default()).unwrap_or_default();
-            given.insert((uid.clone(), container.clone()), cpus);
+            assignments.insert((uid.clone(), container.clone()), cpus);
         }
     }
-    given
+    assignments
 }
 
 /// Returns the number of exclusive CPUs of the container: an integer request in a guaranteed pod.
@@ -351,7 +358,7 @@ mod tests {
             options: Options::default(),
             reserved: set::parse("0-1").unwrap(),
             file: root.join(FILE),
-            given: Mutex::new(read(&root.join(FILE))),
+            assignments: Mutex::new(read(&root.join(FILE))),
         }
     }
 

@@ -82,7 +82,7 @@ impl Topology {
         }
         take_groups(self.free_groups(&free, core_of), &mut free, &mut taken, count);
         while taken.len() < count {
-            let next = self.loneliest(&free)?;
+            let next = self.with_fewest_free_neighbours(&free)?;
             free.remove(&next);
             taken.insert(next);
         }
@@ -150,7 +150,7 @@ impl Topology {
     }
 
     /// Returns the free CPU with the fewest free neighbours.
-    fn loneliest(&self, free: &CpuSet) -> Option<u32> {
+    fn with_fewest_free_neighbours(&self, free: &CpuSet) -> Option<u32> {
         let neighbours = |cpu: u32| {
             let own = self.0.get(&cpu);
             let near = |same: fn(&CpuInfo, &CpuInfo) -> bool| {

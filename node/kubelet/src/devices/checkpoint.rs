@@ -16,7 +16,7 @@ pub(crate) const FILE: &str = "allocations.json";
 
 /// The devices of one resource that are allocated to one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Allotment {
+pub struct DeviceAllocation {
     pub devices: BTreeSet<String>,
     /// The plugin's response; it is used again for every start of the container.
     pub answer: Vec<u8>,
@@ -24,19 +24,19 @@ pub struct Allotment {
 
 /// The allocations, by pod, container and resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Allotments(BTreeMap<(String, String, String), Allotment>);
+pub struct DeviceAllocations(BTreeMap<(String, String, String), DeviceAllocation>);
 
-impl Allotments {
-    pub fn of(&self, pod: &str, container: &str, resource: &str) -> Option<&Allotment> {
+impl DeviceAllocations {
+    pub fn of(&self, pod: &str, container: &str, resource: &str) -> Option<&DeviceAllocation> {
         self.0.get(&(pod.to_owned(), container.to_owned(), resource.to_owned()))
     }
 
-    pub fn of_container(&self, pod: &str, container: &str) -> Vec<(String, Allotment)> {
+    pub fn of_container(&self, pod: &str, container: &str) -> Vec<(String, DeviceAllocation)> {
         let own = self.0.iter().filter(|((uid, name, _), _)| uid == pod && name == container);
         own.map(|((_, _, resource), allotment)| (resource.clone(), allotment.clone())).collect()
     }
 
-    pub fn insert(&mut self, pod: &str, container: &str, resource: &str, allotment: Allotment) {
+    pub fn insert(&mut self, pod: &str, container: &str, resource: &str, allotment: DeviceAllocation) {
         self.0.insert((pod.to_owned(), container.to_owned(), resource.to_owned()), allotment);
     }
 
@@ -70,7 +70,11 @@ impl Allotments {
     }
 }
 
-pub fn write<'a>(directory: &Path, allotments: &Allotments, resources: impl Iterator<Item = &'a String>) -> Result<()> {
+pub fn write<'a>(
+    directory: &Path,
+    allotments: &DeviceAllocations,
+    resources: impl Iterator<Item = &'a String>,
+) -> Result<()> {
     let entries: Vec<Value> = allotments
         .0
         .iter()
@@ -88,18 +92,18 @@ pub fn write<'a>(directory: &Path, allotments: &Allotments, resources: impl Iter
 }
 
 /// Returns the last checkpoint and the known resources; empty if there is none.
-pub fn read(directory: &Path) -> (Allotments, Vec<String>) {
+pub fn read(directory: &Path) -> (DeviceAllocations, Vec<String>) {
     let Ok(text) = fs::read(directory.join(FILE)) else { return Default::default() };
     let value: Value = serde_json::from_slice(&text).unwrap_or_default();
     let list = |value: &Value| -> Vec<String> {
         value.as_array().into_iter().flatten().filter_map(|item| item.as_str().map(str::to_owned)).collect()
     };
-    let mut allotments = Allotments::default();
+    let mut allotments = DeviceAllocations::default();
     for entry in value["allocations"].as_array().into_iter().flatten() {
         let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
         let devices = list(&entry["devices"]).into_iter().collect();
         let answer = STANDARD.decode(text("answer")).unwrap_or_default();
-        allotments.insert(&text("podUID"), &text("container"), &text("resource"), Allotment { devices, answer });
+        allotments.insert(&text("podUID"), &text("container"), &text("resource"), DeviceAllocation { devices, answer });
     }
     (allotments, list(&value["resources"]))
 }
@@ -111,9 +115,9 @@ mod tests {
     #[test]
     fn allocations_survive_a_restart() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(read(root.path()), (Allotments::default(), Vec::new()));
-        let mut allotments = Allotments::default();
-        let allotment = Allotment { devices: ["d1".to_owned()].into(), answer: vec![1, 2, 255] };
+        assert_eq!(read(root.path()), (DeviceAllocations::default(), Vec::new()));
+        let mut allotments = DeviceAllocations::default();
+        let allotment = DeviceAllocation { devices: ["d1".to_owned()].into(), answer: vec![1, 2, 255] };
         allotments.insert("uid", "c", "e.com/d", allotment);
         write(root.path(), &allotments, ["e.com/d".to_owned()].iter()).unwrap();
         let (again, resources) = read(root.path());

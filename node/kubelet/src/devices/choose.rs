@@ -8,7 +8,7 @@ use crate::numa::{self, Hint, Nodes};
 
 /// The devices that a container may get.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct Candidates {
     pub wanted: usize,
     /// Devices of an earlier init container of the pod, which it gets in any case.
     pub reused: BTreeSet<String>,
@@ -16,13 +16,13 @@ pub struct Wish {
     pub available: BTreeSet<String>,
 }
 
-pub fn wish(
+pub fn candidates(
     resource: &str,
     wanted: usize,
     healthy: &BTreeSet<String>,
     in_use: &BTreeSet<String>,
     reusable: &BTreeSet<String>,
-) -> Result<Wish> {
+) -> Result<Candidates> {
     if healthy.is_empty() {
         return Err(Error::pod(format!("no healthy devices present; cannot allocate unhealthy devices {resource}")));
     }
@@ -35,23 +35,27 @@ pub fn wish(
             available.len()
         )));
     }
-    Ok(Wish { wanted, reused, available })
+    Ok(Candidates { wanted, reused, available })
 }
 
 /// Returns the available devices of these NUMA nodes; all of them without a hint.
-pub fn near(wish: &Wish, devices: Option<&BTreeMap<String, Device>>, nodes: Option<Nodes>) -> BTreeSet<String> {
-    let Some((devices, nodes)) = devices.zip(nodes) else { return wish.available.clone() };
+pub fn near(
+    candidates: &Candidates,
+    devices: Option<&BTreeMap<String, Device>>,
+    nodes: Option<Nodes>,
+) -> BTreeSet<String> {
+    let Some((devices, nodes)) = devices.zip(nodes) else { return candidates.available.clone() };
     let is_near = |id: &&String| devices.get(*id).is_some_and(|device| device.nodes() & nodes != 0);
-    wish.available.iter().filter(is_near).cloned().collect()
+    candidates.available.iter().filter(is_near).cloned().collect()
 }
 
 /// Chooses reused devices first, then near ones, then any; within each group first those that the plugin prefers, in
 /// the order of their names.
-pub fn choose(wish: &Wish, near: &BTreeSet<String>, preferred: &BTreeSet<String>) -> BTreeSet<String> {
-    let mut others: Vec<&String> = wish.available.iter().collect();
+pub fn choose(candidates: &Candidates, near: &BTreeSet<String>, preferred: &BTreeSet<String>) -> BTreeSet<String> {
+    let mut others: Vec<&String> = candidates.available.iter().collect();
     others.sort_by_key(|id| (!near.contains(*id), !preferred.contains(*id)));
-    let missing = wish.wanted - wish.reused.len();
-    wish.reused.iter().chain(others.into_iter().take(missing)).cloned().collect()
+    let missing = candidates.wanted - candidates.reused.len();
+    candidates.reused.iter().chain(others.into_iter().take(missing)).cloned().collect()
 }
 
 impl Device {
@@ -97,9 +101,9 @@ mod tests {
             (2, "a b c", "a", "a", "c", "a c"),
             (1, "a b", "a b", "b", "", "b"),
         ] {
-            let wish = wish("r", wanted, &set(healthy), &set(in_use), &set(reusable)).unwrap();
+            let candidates = candidates("r", wanted, &set(healthy), &set(in_use), &set(reusable)).unwrap();
             assert_eq!(
-                choose(&wish, &wish.available, &set(preferred)),
+                choose(&candidates, &candidates.available, &set(preferred)),
                 set(expected),
                 "{healthy} {in_use} {reusable} {preferred}"
             );
@@ -123,19 +127,19 @@ mod tests {
         assert_eq!(shown("", "", 2), [(0b10, true), (0b11, false)]);
         assert_eq!(shown("b", "", 2), [(0b11, false)]);
         assert_eq!(shown("a b", "a", 2), [(0b11, false)], "what is used again must be among them");
-        let wish = wish("r", 2, &set("a b c d"), &set(""), &set("")).unwrap();
-        let near = near(&wish, Some(&devices), Some(0b10));
-        assert_eq!(choose(&wish, &near, &set("a")), set("b c"));
+        let candidates = candidates("r", 2, &set("a b c d"), &set(""), &set("")).unwrap();
+        let near = near(&candidates, Some(&devices), Some(0b10));
+        assert_eq!(choose(&candidates, &near, &set("a")), set("b c"));
     }
 
     #[test]
     fn a_shortage_has_upstreams_message() {
-        let error = wish("e.com/d", 2, &set("a b"), &set("b"), &set("")).unwrap_err();
+        let error = candidates("e.com/d", 2, &set("a b"), &set("b"), &set("")).unwrap_err();
         assert_eq!(
             error.to_string(),
             "requested number of devices unavailable for e.com/d. Requested: 2, Available: 1"
         );
-        let error = wish("e.com/d", 1, &set(""), &set(""), &set("")).unwrap_err();
+        let error = candidates("e.com/d", 1, &set(""), &set(""), &set("")).unwrap_err();
         assert_eq!(error.to_string(), "no healthy devices present; cannot allocate unhealthy devices e.com/d");
     }
 }

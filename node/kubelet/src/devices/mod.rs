@@ -22,10 +22,10 @@ use prost::Message;
 use tokio::sync::watch;
 use tonic::transport::Channel;
 
-pub use choose::Wish;
+pub use choose::Candidates;
 pub use registration::{VERSION, follow, run};
 
-use crate::container::given::Given;
+use crate::container::plugin_parts::PluginParts;
 use crate::error::{Error, Result};
 use crate::metrics::{self, Metrics};
 use crate::numa::{Hint, Nodes};
@@ -52,7 +52,7 @@ pub struct Devices {
 #[derive(Default)]
 struct State {
     resources: BTreeMap<String, Resource>,
-    given: checkpoint::Allotments,
+    allocations: checkpoint::DeviceAllocations,
 }
 
 /// The devices of one resource.
@@ -87,9 +87,9 @@ impl Devices {
     /// Reads the checkpoint of an earlier kubelet. Its resources have no devices until their plugins register again.
     pub fn new(root_dir: &Path, metrics: Arc<Metrics>) -> Devices {
         let directory = root_dir.join("device-plugins");
-        let (given, names) = checkpoint::read(&directory);
+        let (allocations, names) = checkpoint::read(&directory);
         let resources = names.into_iter().map(|name| (name, Resource::default())).collect();
-        let state = State { resources, given };
+        let state = State { resources, allocations };
         Devices { directory, counts: watch::channel(state.counts()).0, state: Mutex::new(state), metrics }
     }
 
@@ -129,8 +129,8 @@ impl Devices {
         let own = wanted.iter().filter_map(|(name, count)| Some((name, *count, state.resources.get(name)?)));
         own.filter(|(_, _, resource)| cares(resource))
             .map(|(name, count, resource)| {
-                let again = state.given.reusable(pod, name);
-                choose::hints(&resource.devices, &state.given.in_use(name), &again, count, all)
+                let again = state.allocations.reusable(pod, name);
+                choose::hints(&resource.devices, &state.allocations.in_use(name), &again, count, all)
             })
             .collect()
     }
@@ -161,47 +161,48 @@ impl Devices {
         wanted: usize,
         nodes: Option<Nodes>,
     ) -> Result<()> {
-        let (wish, near, endpoint) = {
+        let (candidates, near, endpoint) = {
             let state = self.lock();
-            if state.given.of(spec::uid(pod), container, resource).is_some() {
+            if state.allocations.of(spec::uid(pod), container, resource).is_some() {
                 return Ok(());
             }
-            let reusable = state.given.reusable(pod, resource);
+            let reusable = state.allocations.reusable(pod, resource);
             let entry = state.resources.get(resource);
             let healthy = entry.into_iter().flat_map(|entry| &entry.devices).filter(|(_, device)| device.healthy);
             let healthy: BTreeSet<String> = healthy.map(|(id, _)| id.clone()).collect();
-            let wish = choose::wish(resource, wanted, &healthy, &state.given.in_use(resource), &reusable)?;
-            let near = choose::near(&wish, entry.map(|entry| &entry.devices), nodes);
-            (wish, near, entry.and_then(|entry| entry.endpoint.clone()))
+            let candidates =
+                choose::candidates(resource, wanted, &healthy, &state.allocations.in_use(resource), &reusable)?;
+            let near = choose::near(&candidates, entry.map(|entry| &entry.devices), nodes);
+            (candidates, near, entry.and_then(|entry| entry.endpoint.clone()))
         };
         let endpoint = endpoint.ok_or_else(|| Error::pod(format!("unknown Device Plugin {resource}")))?;
-        let devices = choose::choose(&wish, &near, &endpoint.preferred(&wish, &near).await?);
+        let devices = choose::choose(&candidates, &near, &endpoint.preferred(&candidates, &near).await?);
         let begun = Instant::now();
         let answer = endpoint.allocate(&devices).await?;
         self.metrics.observe(&metrics::DEVICE_SECONDS, &[resource], begun.elapsed());
-        let allotment = checkpoint::Allotment { devices, answer: answer.encode_to_vec() };
-        self.lock().given.insert(spec::uid(pod), container, resource, allotment);
+        let device_allocation = checkpoint::DeviceAllocation { devices, answer: answer.encode_to_vec() };
+        self.lock().allocations.insert(spec::uid(pod), container, resource, device_allocation);
         Ok(())
     }
 
     /// Returns the parts that plugins add to the container; calls `PreStartContainer` where a plugin needs it.
-    pub async fn given(&self, pod: &Pod, container: &str) -> Result<Given> {
-        let allotments = self.lock().given.of_container(spec::uid(pod), container);
-        let mut given = Given::default();
-        for (resource, allotment) in allotments {
+    pub async fn plugin_parts(&self, pod: &Pod, container: &str) -> Result<PluginParts> {
+        let device_allocations = self.lock().allocations.of_container(spec::uid(pod), container);
+        let mut parts = PluginParts::default();
+        for (resource, device_allocation) in device_allocations {
             let endpoint = self.lock().resources.get(&resource).and_then(|known| known.endpoint.clone());
             if let Some(endpoint) = endpoint {
-                endpoint.about_to_start(&allotment.devices).await?;
+                endpoint.about_to_start(&device_allocation.devices).await?;
             }
-            let answer = plugin::ContainerAllocateResponse::decode(allotment.answer.as_slice());
-            given.add(&answer.map_err(|error| Error::pod(format!("what plugin {resource} gave is lost: {error}")))?);
+            let answer = plugin::ContainerAllocateResponse::decode(device_allocation.answer.as_slice());
+            parts.add(&answer.map_err(|error| Error::pod(format!("what plugin {resource} gave is lost: {error}")))?);
         }
-        Ok(given)
+        Ok(parts)
     }
 
     /// Releases the devices of a terminated pod.
     pub fn release(&self, pod_uid: &str) {
-        let had = self.lock().given.remove(pod_uid);
+        let had = self.lock().allocations.remove(pod_uid);
         if had && let Err(error) = self.save() {
             tracing::warn!(%error, "devices that are free are still recorded as given");
         }
@@ -209,13 +210,13 @@ impl Devices {
 
     /// Releases the devices of pods that no longer exist.
     pub fn retain(&self, is_known: impl Fn(&str) -> bool) {
-        let gone: Vec<String> = self.lock().given.pods().into_iter().filter(|uid| !is_known(uid)).collect();
+        let gone: Vec<String> = self.lock().allocations.pods().into_iter().filter(|uid| !is_known(uid)).collect();
         gone.iter().for_each(|uid| self.release(uid));
     }
 
     fn save(&self) -> Result<()> {
         let state = self.lock();
-        checkpoint::write(&self.directory, &state.given, state.resources.keys())
+        checkpoint::write(&self.directory, &state.allocations, state.resources.keys())
     }
 
     fn publish(&self, state: &State) {
@@ -247,16 +248,17 @@ impl State {
 
 impl Endpoint {
     /// Returns the devices that the plugin prefers; none if it has no preference.
-    async fn preferred(&self, wish: &Wish, near: &BTreeSet<String>) -> Result<BTreeSet<String>> {
+    async fn preferred(&self, candidates: &Candidates, near: &BTreeSet<String>) -> Result<BTreeSet<String>> {
         if !self.options.get_preferred_allocation_available {
             return Ok(BTreeSet::new());
         }
         // If the near devices suffice, the plugin chooses among them.
-        let among = if wish.reused.len() + near.len() >= wish.wanted { near } else { &wish.available };
+        let among =
+            if candidates.reused.len() + near.len() >= candidates.wanted { near } else { &candidates.available };
         let request = plugin::ContainerPreferredAllocationRequest {
-            available_device_i_ds: among.union(&wish.reused).cloned().collect(),
-            must_include_device_i_ds: wish.reused.iter().cloned().collect(),
-            allocation_size: i32::try_from(wish.wanted).unwrap_or(i32::MAX),
+            available_device_i_ds: among.union(&candidates.reused).cloned().collect(),
+            must_include_device_i_ds: candidates.reused.iter().cloned().collect(),
+            allocation_size: i32::try_from(candidates.wanted).unwrap_or(i32::MAX),
         };
         let request = plugin::PreferredAllocationRequest { container_requests: vec![request] };
         let answer = self.client.clone().get_preferred_allocation(timed(request)).await.map_err(|status| {

@@ -6,7 +6,7 @@ impl super::Devices {
     /// Returns the devices of a container.
     pub fn shown(&self, pod_uid: &str, container: &str) -> Vec<api::ContainerDevices> {
         let state = self.lock();
-        let own = state.given.of_container(pod_uid, container).into_iter();
+        let own = state.allocations.of_container(pod_uid, container).into_iter();
         own.map(|(resource, allotment)| state.show(&resource, allotment.devices.into_iter().collect())).collect()
     }
 

@@ -59,7 +59,7 @@ impl Evictor {
     /// Observes until shutdown.
     pub async fn run(mut self, shutdown: CancellationToken) {
         loop {
-            let ended = match self.look().await {
+            let ended = match self.observe_once().await {
                 Ok(ended) => ended,
                 Err(error) => {
                     warn!(%error, "the node's resources could not be looked at");
@@ -90,7 +90,7 @@ impl Evictor {
     }
 
     /// Observes once; returns the uids of the evicted pods.
-    async fn look(&mut self) -> Result<Vec<String>> {
+    async fn observe_once(&mut self) -> Result<Vec<String>> {
         let pods: Vec<View> = self.views.all().into_iter().filter(is_active).collect();
         let limited = pods.iter().any(|view| rank::has_own_limit(&view.pod));
         let mut summary = self.collector.summary(if limited { Detail::All } else { Detail::Node }).await?;
@@ -102,7 +102,7 @@ impl Evictor {
             current.clone_from(&decision.pressures);
             changed
         });
-        let over = self.end_over_own_limit(&pods, &summary);
+        let over = self.evict_over_own_limit(&pods, &summary);
         if !over.is_empty() {
             return Ok(over);
         }
@@ -124,13 +124,13 @@ impl Evictor {
         }
     }
 
-    fn end_over_own_limit(&self, pods: &[View], summary: &Summary) -> Vec<String> {
+    fn evict_over_own_limit(&self, pods: &[View], summary: &Summary) -> Vec<String> {
         let dedicated = self.dedicated_image_fs(summary);
         let mut ended = Vec::new();
         for view in pods {
             let Some(stats) = stats_of(&view.pod, summary) else { continue };
             let Some(message) = rank::over_own_limit(&view.pod, stats, dedicated) else { continue };
-            if self.end(&view.pod, "ephemeralpodfs.limit", message, IMMEDIATE_GRACE_SECONDS, false) {
+            if self.evict(&view.pod, "ephemeralpodfs.limit", message, IMMEDIATE_GRACE_SECONDS, false) {
                 ended.push(spec::uid(&view.pod).to_owned());
             }
         }
@@ -164,7 +164,7 @@ impl Evictor {
             let own = spec::spec(candidate.pod).termination_grace_period_seconds.unwrap_or(30);
             let most = self.services.config.eviction.max_pod_grace_period;
             let grace = if threshold.is_hard() { IMMEDIATE_GRACE_SECONDS } else { most.min(own) };
-            if self.end(candidate.pod, threshold.signal.name(), message, grace, true) {
+            if self.evict(candidate.pod, threshold.signal.name(), message, grace, true) {
                 return Ok(vec![spec::uid(candidate.pod).to_owned()]);
             }
         }
@@ -186,7 +186,7 @@ impl Evictor {
     }
 
     /// Evicts the pod, unless it is critical.
-    fn end(&self, pod: &Pod, signal: &str, message: String, grace: i64, disrupted: bool) -> bool {
+    fn evict(&self, pod: &Pod, signal: &str, message: String, grace: i64, disrupted: bool) -> bool {
         if spec::is_critical(pod) {
             return false;
         }

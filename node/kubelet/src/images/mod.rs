@@ -118,7 +118,7 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
-    fn tell(&self, type_: EventType, reason: &str, message: &str) {
+    fn record_event(&self, type_: EventType, reason: &str, message: &str) {
         self.events.container(self.pod, &self.wanted.container, type_, reason, message);
     }
 }
@@ -169,7 +169,7 @@ impl Pulls {
     fn already_present(&mut self, request: &Request<'_>, ready: ReadyImage) -> Progress {
         let image = &request.wanted.image;
         let message = format!("Container image {image:?} already present on machine and can be accessed by the pod");
-        request.tell(NORMAL, "Pulled", &message);
+        request.record_event(NORMAL, "Pulled", &message);
         self.failures.remove(&request.wanted.key);
         self.done.insert(request.wanted.key.clone(), ready.clone());
         Progress::Ready(ready)
@@ -182,15 +182,15 @@ impl Pulls {
         let message = format!("Back-off pulling image {image:?}");
         if !failure.recorded {
             failure.recorded = true;
-            request.tell(NORMAL, "BackOff", &message);
-            request.tell(WARNING, "Failed", "Error: ImagePullBackOff");
+            request.record_event(NORMAL, "BackOff", &message);
+            request.record_event(WARNING, "Failed", "Error: ImagePullBackOff");
         }
         let waiting = Waiting { reason: "ImagePullBackOff".into(), message: format!("{message}: {}", failure.error) };
         Some(Progress::Failed { waiting, retry_at: Some(until) })
     }
 
     fn start(&mut self, request: &Request<'_>) {
-        request.tell(NORMAL, "Pulling", &format!("Pulling image {:?}", request.wanted.image));
+        request.record_event(NORMAL, "Pulling", &format!("Pulling image {:?}", request.wanted.image));
         let pull = Pull {
             runtime: request.runtime.clone(),
             client: request.client.clone(),
@@ -221,8 +221,8 @@ impl Pulls {
             Err(error) => {
                 let message = error.to_string();
                 let event = format!("Failed to pull image {image:?}: {message}");
-                request.tell(WARNING, "Failed", &event);
-                request.tell(WARNING, "Failed", "Error: ErrImagePull");
+                request.record_event(WARNING, "Failed", &event);
+                request.record_event(WARNING, "Failed", "Error: ErrImagePull");
                 self.backoffs.next(key, request.now);
                 let error = format!("ErrImagePull: {message}");
                 self.failures.insert(key.clone(), Failure { at: request.now, error, recorded: false });
@@ -235,14 +235,14 @@ impl Pulls {
 
 fn never_pulled(request: &Request<'_>) -> Progress {
     let message = format!("Container image {:?} is not present with pull policy of Never", request.wanted.image);
-    request.tell(WARNING, "ErrImageNeverPull", &message);
-    request.tell(WARNING, "Failed", "Error: ErrImageNeverPull");
+    request.record_event(WARNING, "ErrImageNeverPull", &message);
+    request.record_event(WARNING, "Failed", "Error: ErrImageNeverPull");
     Progress::Failed { waiting: Waiting { reason: "ErrImageNeverPull".into(), message }, retry_at: None }
 }
 
 fn inspect_failed(request: &Request<'_>, error: &Error) -> Progress {
     let message = format!("Failed to inspect image {:?}: {error}", request.wanted.image);
-    request.tell(WARNING, "InspectFailed", &message);
+    request.record_event(WARNING, "InspectFailed", &message);
     Progress::Failed { waiting: Waiting { reason: "ImageInspectError".into(), message }, retry_at: None }
 }
 

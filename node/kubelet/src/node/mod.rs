@@ -130,7 +130,7 @@ impl Reporter {
         let services = self.services.clone();
         let config = &services.config;
         let node: Option<Node> = self.cache.typed(&Key { namespace: String::new(), name: config.node_name.clone() });
-        self.tell_pod_cidr(node.as_ref()).await?;
+        self.update_pod_cidr(node.as_ref()).await?;
         let now = Timestamp::now();
         let runtime = status::RuntimeFacts::of(&services.runtime.client).await;
         let pressures = services.signals.pressure.borrow().clone();
@@ -159,14 +159,14 @@ impl Reporter {
         });
         if due && node.is_some() {
             self.write(&new).await?;
-            tell_changes(&services.api.events, &config.node_name, last, &new);
+            record_changes(&services.api.events, &config.node_name, last, &new);
             self.last = Some((new, now));
         }
         Ok(ready && node.is_some())
     }
 
     /// Passes the node's pod CIDR to the runtime, whose pod network may wait for it.
-    async fn tell_pod_cidr(&mut self, node: Option<&Node>) -> Result<()> {
+    async fn update_pod_cidr(&mut self, node: Option<&Node>) -> Result<()> {
         let spec = node.and_then(|node| node.spec.as_ref());
         let all = spec.and_then(|spec| spec.pod_cidrs.as_ref()).filter(|all| !all.is_empty());
         let assigned = all.map(|all| all.join(",")).or_else(|| spec?.pod_cidr.clone()).unwrap_or_default();
@@ -194,7 +194,7 @@ impl Reporter {
 pub use status::{allocatable, kept_back, limits};
 
 /// Records an event for every new or changed condition.
-fn tell_changes(events: &Events, node: &str, last: Option<&NodeStatus>, new: &NodeStatus) {
+fn record_changes(events: &Events, node: &str, last: Option<&NodeStatus>, new: &NodeStatus) {
     for condition in new.conditions.iter().flatten() {
         let before = last.and_then(|last| last.conditions.iter().flatten().find(|old| old.type_ == condition.type_));
         if before.is_some_and(|before| before.status == condition.status) {

@@ -227,7 +227,7 @@ impl Registry {
             CLAIMS => {
                 let claims = self.services.resources.claims.clone();
                 if claims.deregister(&info.name, endpoint) {
-                    self.tasks.spawn(claims::wipe(claims, info.name.clone(), self.stop.clone()));
+                    self.tasks.spawn(claims::delete_after_grace(claims, info.name.clone(), self.stop.clone()));
                 }
                 Ok(())
             }

@@ -16,7 +16,7 @@ use super::worker::{Desired, Worker};
 use crate::admission::Rejection;
 use crate::container::config::{self, Parts};
 use crate::container::environment::{self, Environment, Objects};
-use crate::container::given::Given;
+use crate::container::plugin_parts::PluginParts;
 use crate::error::{Error, Result};
 use crate::events::{NORMAL, WARNING};
 use crate::images::{Progress, ReadyImage, Request, Wanted};
@@ -63,7 +63,7 @@ impl Retries {
     }
 
     /// Allows a step, and those whose names begin with its name, to be tried again at once.
-    pub(super) fn forgive(&mut self, step: &str) {
+    pub(super) fn allow_retry(&mut self, step: &str) {
         self.until.retain(|name, _| !name.starts_with(step));
     }
 
@@ -308,7 +308,10 @@ impl Worker {
             resources.cpuset_cpus.clone_from(&cpus);
             resources.cpuset_mems = self.services.resources.memory.of(spec::uid(&pod), &start.name);
         }
-        self.given(&declared.container).await.map_err(Failed::new("CreateContainerConfigError"))?.apply(&mut config);
+        self.plugin_parts(&declared.container)
+            .await
+            .map_err(Failed::new("CreateContainerConfigError"))?
+            .apply(&mut config);
         if observed.newest(&start.name).is_some_and(|before| before.state == InstanceState::Exited) {
             self.memory.backoffs.next(&backoff_key(&declared.container), now);
         }
@@ -340,10 +343,10 @@ impl Worker {
     }
 
     /// Returns the parts that plugins of the node add to the container.
-    async fn given(&self, container: &Container) -> Result<Given> {
-        let mut given = self.services.resources.devices.given(&self.pod, &container.name).await?;
-        given.add_cdi(self.services.resources.claims.given(&self.pod, container));
-        Ok(given)
+    async fn plugin_parts(&self, container: &Container) -> Result<PluginParts> {
+        let mut parts = self.services.resources.devices.plugin_parts(&self.pod, &container.name).await?;
+        parts.add_cdi(self.services.resources.claims.cdi_devices(&self.pod, container));
+        Ok(parts)
     }
 
     /// Returns the images of the container's image volumes, or `None` if one of them is not present yet.

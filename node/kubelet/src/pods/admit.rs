@@ -34,13 +34,13 @@ impl Worker {
         }
         let known = was_admitted(&self.pod) || !observed.sandboxes.is_empty();
         if known || self.pod.metadata.deletion_timestamp.is_some() {
-            self.allocated = Some(resize::last_given(&self.pod));
+            self.allocated = Some(resize::last_allocated(&self.pod));
             self.pod = resize::with_resources(&self.pod, self.allocated.as_ref());
             self.services.resources.allocations.hold(&self.pod);
             return Ok(());
         }
-        match self.ask_node().await? {
-            Ok(()) => match self.services.resources.give(&self.pod).await {
+        match self.admit_by_current_node().await? {
+            Ok(()) => match self.services.resources.allocate(&self.pod).await {
                 Ok(()) => self.allocated = Some(resize::resources_of(&self.pod)),
                 Err(rejection) => {
                     self.services.resources.allocations.release(spec::uid(&self.pod));
@@ -79,7 +79,7 @@ impl Worker {
 
     /// Admits by the current node: the cached node may be stale, so its labels are read again before they reject the
     /// pod.
-    async fn ask_node(&self) -> Result<std::result::Result<(), Rejection>> {
+    async fn admit_by_current_node(&self) -> Result<std::result::Result<(), Rejection>> {
         let services = &self.services;
         let name = services.config.node_name.as_str();
         let cached: Option<Node> =

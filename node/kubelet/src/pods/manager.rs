@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::runtime_news::{self, RuntimeNews};
+use super::runtime_changes::{self, RuntimeChange};
 use super::worker::{Desired, Worker};
 use super::{admit, mirror};
 use crate::cri::Runtime;
@@ -69,9 +69,9 @@ impl Manager {
 
     /// Follows the pods of the cache until shutdown.
     pub async fn run(mut self, pods: Arc<Cache>, mut static_pods: watch::Receiver<Vec<Arc<Pod>>>) {
-        let (news, mut runtime_news) = mpsc::channel(EVENT_QUEUE);
+        let (news, mut runtime_changes) = mpsc::channel(EVENT_QUEUE);
         let listener =
-            tokio::spawn(runtime_news::listen(self.services.runtime.client.clone(), news, self.shutdown.clone()));
+            tokio::spawn(runtime_changes::listen(self.services.runtime.client.clone(), news, self.shutdown.clone()));
         tokio::select! {
             () = self.shutdown.cancelled() => return,
             () = pods.synced() => {}
@@ -96,9 +96,9 @@ impl Manager {
                     self.static_changed();
                 }
                 // Containers in the shared pool get its new CPUs.
-                Ok(()) = shared_cpus.changed() => self.runtime_changed(&RuntimeNews::All),
-                Some(news) = runtime_news.recv() => self.runtime_changed(&news),
-                _ = relist.tick() => self.runtime_changed(&RuntimeNews::All),
+                Ok(()) = shared_cpus.changed() => self.runtime_changed(&RuntimeChange::All),
+                Some(news) = runtime_changes.recv() => self.runtime_changed(&news),
+                _ = relist.tick() => self.runtime_changed(&RuntimeChange::All),
                 Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => self.worker_ended(ended),
             }
         }
@@ -120,7 +120,7 @@ impl Manager {
         let found = self.found.clone();
         let is_there = |uid: &str| found.iter().any(|pod| spec::uid(pod) == uid);
         let gone: Vec<String> = self.static_pods.values().filter(|uid| !is_there(uid)).cloned().collect();
-        gone.iter().for_each(|uid| self.tell_gone(uid));
+        gone.iter().for_each(|uid| self.pod_deleted(uid));
         for pod in found.iter() {
             let key = corten_meta::Key { namespace: spec::namespace(pod).into(), name: spec::name(pod).into() };
             let uid = spec::uid(pod).to_owned();
@@ -167,14 +167,14 @@ impl Manager {
         let current = change.new.as_ref().map(|object| object.header.uid.clone());
         if let Some(known) = known.filter(|known| current.as_ref() != Some(known)) {
             self.by_name.remove(&change.key);
-            self.tell_gone(&known);
+            self.pod_deleted(&known);
         }
         if let Some(object) = &change.new {
-            self.tell(object);
+            self.update_worker(object);
         }
     }
 
-    fn tell(&mut self, object: &Object) {
+    fn update_worker(&mut self, object: &Object) {
         let pod: Pod = match decode_object(object) {
             Ok(pod) => pod,
             Err(error) => {
@@ -194,7 +194,7 @@ impl Manager {
         }
     }
 
-    fn tell_gone(&self, uid: &str) {
+    fn pod_deleted(&self, uid: &str) {
         if let Some(handle) = self.workers.get(uid) {
             handle.desired.send_modify(|desired| desired.gone = true);
             handle.waker.wake();
@@ -228,10 +228,10 @@ impl Manager {
         }
     }
 
-    fn runtime_changed(&self, news: &RuntimeNews) {
+    fn runtime_changed(&self, news: &RuntimeChange) {
         match news {
-            RuntimeNews::Pod(uid) => self.workers.get(uid).into_iter().for_each(|handle| handle.waker.wake()),
-            RuntimeNews::All => self.workers.values().for_each(|handle| handle.waker.wake()),
+            RuntimeChange::Pod(uid) => self.workers.get(uid).into_iter().for_each(|handle| handle.waker.wake()),
+            RuntimeChange::All => self.workers.values().for_each(|handle| handle.waker.wake()),
         }
     }
 

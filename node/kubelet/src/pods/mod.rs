@@ -12,7 +12,7 @@ pub mod plan;
 mod publisher;
 mod resize;
 mod restart_all;
-mod runtime_news;
+mod runtime_changes;
 pub mod static_pods;
 pub mod status;
 mod stop;

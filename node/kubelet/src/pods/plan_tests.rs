@@ -478,8 +478,8 @@ fn changed_resources_are_given_or_restart_the_container() {
     let pod = fixtures::pod(&spec("NotRequired"));
     let mut memory = Memory::default();
     let runtime = observed("s0 ready\n s0 main running");
-    let given = Applied::new(&pod, &crate::pod::spec::spec(&pod).containers[0]);
-    memory.applied.insert("main1".into(), given);
+    let main_resources = Applied::new(&pod, &crate::pod::spec::spec(&pod).containers[0]);
+    memory.applied.insert("main1".into(), main_resources);
     assert_eq!(plan(&pod, &runtime, &memory, at(0)), Plan::default());
     memory.applied.insert("main1".into(), Default::default());
     assert_eq!(plan(&pod, &runtime, &memory, at(0)).resize, [("main1".to_owned(), "main".to_owned())]);

@@ -39,7 +39,7 @@ impl Known {
 
 /// A status to write, its number, and the pod in the API when the status was computed.
 #[derive(Clone)]
-struct Wish {
+struct Queued {
     number: u64,
     status: PodStatus,
     seen: Known,
@@ -47,7 +47,7 @@ struct Wish {
 
 /// The worker's handle.
 pub struct Publisher {
-    wanted: watch::Sender<Wish>,
+    wanted: watch::Sender<Queued>,
     target: watch::Sender<Target>,
     written: watch::Receiver<u64>,
     task: JoinHandle<()>,
@@ -63,7 +63,7 @@ impl Publisher {
     /// Makes a publisher for the pod itself; a static pod has no target until it has a mirror.
     pub fn new(client: Client, pod: &Arc<Pod>) -> Publisher {
         let own = Known::of(pod);
-        let (wanted, wishes) = watch::channel(Wish { number: 0, status: PodStatus::default(), seen: own.clone() });
+        let (wanted, wishes) = watch::channel(Queued { number: 0, status: PodStatus::default(), seen: own.clone() });
         let (done, written) = watch::channel(0);
         let (target, targets) = watch::channel(Some(own).filter(|_| !source::is_static(pod)));
         let task = tokio::spawn(Writer { client, pod: pod.clone(), targets, wishes, done }.run());
@@ -88,7 +88,7 @@ impl Publisher {
         self.wanted.send_if_modified(|wanted| {
             let new = wanted.status != *status || wanted.seen.version < seen.version;
             if new {
-                *wanted = Wish { number: wanted.number + 1, status: status.clone(), seen };
+                *wanted = Queued { number: wanted.number + 1, status: status.clone(), seen };
             }
             new
         });
@@ -106,7 +106,7 @@ struct Writer {
     client: Client,
     pod: Arc<Pod>,
     targets: watch::Receiver<Target>,
-    wishes: watch::Receiver<Wish>,
+    wishes: watch::Receiver<Queued>,
     done: watch::Sender<u64>,
 }
 
@@ -126,7 +126,7 @@ impl Writer {
                 if self.targets.has_changed().unwrap_or(false) {
                     target = self.targets.borrow_and_update().clone();
                 }
-                let Wish { number, status, seen } = self.wishes.borrow_and_update().clone();
+                let Queued { number, status, seen } = self.wishes.borrow_and_update().clone();
                 if let Some(known) =
                     target.as_mut().filter(|known| known.uid == seen.uid && known.version < seen.version)
                 {

@@ -29,22 +29,23 @@ pub fn resources_of(pod: &Pod) -> Allocated {
 }
 
 /// Returns the allocation of an earlier kubelet: the resources of the spec, unless the status reports a pending resize.
-pub fn last_given(pod: &Pod) -> Allocated {
-    let mut given = resources_of(pod);
+pub fn last_allocated(pod: &Pod) -> Allocated {
+    let mut allocated = resources_of(pod);
     let status = spec::status(pod);
     let waits = status.conditions.iter().flatten().any(|condition| condition.type_ == "PodResizePending");
     if waits {
         for container in status.container_statuses.iter().chain(&status.init_container_statuses).flatten() {
-            if let (Some(entry), Some(reported)) = (given.containers.get_mut(&container.name), &container.resources) {
+            if let (Some(entry), Some(reported)) = (allocated.containers.get_mut(&container.name), &container.resources)
+            {
                 *entry = reported.clone();
             }
         }
-        if let (Some(pod_level), Some(reported)) = (&mut given.pod_level, &status.resources) {
+        if let (Some(pod_level), Some(reported)) = (&mut allocated.pod_level, &status.resources) {
             take_reported(&mut pod_level.requests, reported.requests.as_ref());
             take_reported(&mut pod_level.limits, reported.limits.as_ref());
         }
     }
-    given
+    allocated
 }
 
 /// Replaces pod-level resources by the reported ones, and drops those that are not reported.
@@ -63,8 +64,8 @@ pub fn with_resources(pod: &Arc<Pod>, allocated: Option<&Allocated>) -> Arc<Pod>
     let Some(allocated) = allocated.filter(|allocated| **allocated != resources_of(pod)) else { return pod.clone() };
     let mut pod = Pod::clone(pod);
     let set = |container: &mut Container| {
-        if let Some(given) = allocated.containers.get(&container.name) {
-            container.resources = Some(given.clone());
+        if let Some(allocated) = allocated.containers.get(&container.name) {
+            container.resources = Some(allocated.clone());
         }
     };
     if let Some(spec) = &mut pod.spec {
@@ -105,7 +106,7 @@ impl Worker {
             return with_resources(wanted, self.allocated.as_ref());
         }
         if let Some(why) = infeasible(&self.services.config, wanted, allocated, &resources) {
-            self.leave_pending(wanted, "Infeasible", Pending::Infeasible(why));
+            self.set_pending(wanted, "Infeasible", Pending::Infeasible(why));
             return with_resources(wanted, self.allocated.as_ref());
         }
         let node_info = NodeInfo { allocatable: self.services.resources.allocatable(), ..NodeInfo::default() };
@@ -113,7 +114,7 @@ impl Worker {
             Ok(()) => {
                 self.allocated = Some(resources);
                 self.memory.resize = super::plan::Resize::default();
-                self.retries.forgive(RESIZE);
+                self.retries.allow_retry(RESIZE);
                 self.services.api.events.pod(
                     wanted,
                     NORMAL,
@@ -122,13 +123,13 @@ impl Worker {
                 );
                 self.resizing = true;
             }
-            Err(rejection) => self.leave_pending(wanted, &rejection.reason, Pending::Deferred(rejection.message)),
+            Err(rejection) => self.set_pending(wanted, &rejection.reason, Pending::Deferred(rejection.message)),
         }
         with_resources(wanted, self.allocated.as_ref())
     }
 
     /// Records the reason of a pending resize, with one event.
-    fn leave_pending(&mut self, wanted: &Pod, reason: &str, pending: Pending) {
+    fn set_pending(&mut self, wanted: &Pod, reason: &str, pending: Pending) {
         if self.memory.resize.pending.as_ref() != Some(&pending) {
             let text = message(&format!("Pod resize {reason}"), wanted, Some(pending.message()));
             self.services.api.events.pod(wanted, WARNING, &format!("Resize{}", pending.reason()), &text);
@@ -201,9 +202,9 @@ mod tests {
                                    "resources": {"requests": {"cpu": "1"}}}],
         });
         let with_status = Pod::from_value(json!({"metadata": {}, "status": status})).unwrap();
-        assert_eq!(last_given(&pod), resources_of(&pod));
+        assert_eq!(last_allocated(&pod), resources_of(&pod));
         pod.status = with_status.status;
-        assert_eq!(last_given(&pod), resources_of(&self::pod("1")));
+        assert_eq!(last_allocated(&pod), resources_of(&self::pod("1")));
     }
 
     #[test]
@@ -218,7 +219,7 @@ mod tests {
             "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
         });
         wanted.status = Pod::from_value(json!({"metadata": {}, "status": status})).unwrap().status;
-        assert_eq!(last_given(&wanted), resources_of(&pod("1")));
+        assert_eq!(last_allocated(&wanted), resources_of(&pod("1")));
         let seen = with_resources(&Arc::new(wanted), Some(&resources_of(&pod("1"))));
         assert_eq!(spec::spec(&seen).resources, spec::spec(&pod("1")).resources);
     }
@@ -230,8 +231,8 @@ mod tests {
             let resources = format!(r#"{{"requests":{list},"limits":{list}}}"#);
             fixtures::pod(&format!(r#"{{"containers":[{{"name":"c","resources":{resources}}}]}}"#))
         };
-        let given = resources_of(&pod("1", "1Gi"));
-        let why = |config: &Config, wanted: &Pod| infeasible(config, wanted, &given, &resources_of(wanted));
+        let allocated = resources_of(&pod("1", "1Gi"));
+        let why = |config: &Config, wanted: &Pod| infeasible(config, wanted, &allocated, &resources_of(wanted));
         let mut config = Config { static_cpu_policy: true, ..Config::default() };
         assert_eq!(
             why(&config, &pod("2", "1Gi")).unwrap(),

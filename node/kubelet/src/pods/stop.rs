@@ -45,7 +45,7 @@ impl Stops {
     }
 
     /// Stops containers again with a shorter grace period.
-    pub fn hurry(&mut self, services: &Arc<Services>, waker: &Waker, grace: i64) {
+    pub fn shorten_grace(&mut self, services: &Arc<Services>, waker: &Waker, grace: i64) {
         for id in self.ids() {
             let (services, waker, container) = (services.clone(), waker.clone(), id.clone());
             let task = tokio::spawn(async move {

@@ -40,7 +40,7 @@ use crate::services::Services;
 use crate::volumes::{self, MountedVolumes, teardown};
 
 /// The time limit of a pass after the kubelet's shutdown began; it may wait for an API server that is gone.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 /// The time until the next attempt after the runtime did not answer.
 const RUNTIME_RETRY: Duration = Duration::from_secs(1);
 
@@ -147,7 +147,7 @@ impl Worker {
     pub async fn run(mut self) {
         self.services.signals.terminations.register(spec::uid(&self.pod), &self.waker);
         loop {
-            let stopped = stopped_for(self.shutdown.clone(), LAST_WORDS);
+            let stopped = stopped_for(self.shutdown.clone(), SHUTDOWN_GRACE);
             let begun = Instant::now();
             let kind = if self.view.borrow().status.phase.is_none() { "create" } else { "sync" };
             let passed = tokio::select! {
@@ -278,13 +278,13 @@ impl Worker {
             }
             Some(termination) if order.as_ref().is_some_and(|order| order.grace < termination.grace) => {
                 termination.grace = order.map_or(0, |order| order.grace);
-                self.stops.hurry(&self.services, &self.waker, termination.grace);
+                self.stops.shorten_grace(&self.services, &self.waker, termination.grace);
             }
             Some(termination) if deleted && grace < termination.grace => {
                 termination.grace = grace;
                 if plan::is_active(observed) {
                     let left = grace - now.duration_since(termination.since).as_secs();
-                    self.stops.hurry(&self.services, &self.waker, left.max(0));
+                    self.stops.shorten_grace(&self.services, &self.waker, left.max(0));
                 }
             }
             _ => {}

@@ -189,7 +189,7 @@ impl Task {
         loop {
             ticks.tick().await;
             let outcome = self.probe_once().await;
-            self.tell(&outcome);
+            self.record_event(&outcome);
             self.note(&outcome);
             if let Some(good) = counter.count(outcome.is_success()) {
                 self.set(good);
@@ -214,7 +214,7 @@ impl Task {
         action::probe(&self.runtime, &self.probe, &self.container, &self.id, &self.pod_ip, timeout).await
     }
 
-    fn tell(&self, outcome: &Outcome) {
+    fn record_event(&self, outcome: &Outcome) {
         let title = self.kind.title();
         let (reason, message) = match outcome {
             Outcome::Success => return,

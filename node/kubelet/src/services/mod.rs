@@ -1,6 +1,6 @@
 //! The parts of the kubelet that its workers share, grouped by subject.
 
-mod give;
+mod allocate;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};

@@ -32,7 +32,7 @@ impl Logind {
         let mut bus = Bus::connect(socket)?;
         let mut delay = delay(&mut bus)?;
         if delay < longest {
-            ask_for_time(&mut bus, root, longest)?;
+            extend_delay(&mut bus, root, longest)?;
             delay = self::delay(&mut bus)?;
         }
         if delay < longest {
@@ -108,7 +108,7 @@ fn delay(bus: &mut Bus) -> io::Result<Duration> {
 }
 
 /// Writes the configuration file and lets logind reload it.
-fn ask_for_time(bus: &mut Bus, root: &Path, longest: Duration) -> io::Result<()> {
+fn extend_delay(bus: &mut Bus, root: &Path, longest: Duration) -> io::Result<()> {
     let path = root.join(SETTINGS);
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;

@@ -18,7 +18,7 @@ use crate::pod::resources;
 use crate::pod::spec;
 
 /// The interval at which claims are checked for a new size.
-pub const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(60);
+pub const CHECK_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
 
 const PENDING: &str = "NodeResizePending";
 const IN_PROGRESS: &str = "NodeResizeInProgress";
@@ -84,12 +84,12 @@ impl<'a> Expansion<'a> {
         if status_of(self.claim) == Some(IN_PROGRESS) {
             return Ok(());
         }
-        self.tell(context, json!({"allocatedResourceStatuses": {"storage": IN_PROGRESS}})).await
+        self.patch_status(context, json!({"allocatedResourceStatuses": {"storage": IN_PROGRESS}})).await
     }
 
     /// Records in the claim's status that the expansion succeeded.
     pub async fn succeed(&self, context: &Context<'_>) -> Result<()> {
-        self.tell(context, finished(self.claim, &self.size)).await?;
+        self.patch_status(context, finished(self.claim, &self.size)).await?;
         let message = format!("MountVolume.NodeExpandVolume succeeded for volume {:?} ", self.name());
         context.events.pod(context.pod, NORMAL, "FileSystemResizeSuccessful", &message);
         Ok(())
@@ -99,7 +99,7 @@ impl<'a> Expansion<'a> {
     pub async fn fail(&self, context: &Context<'_>, refused: Refused, failed_before: bool) -> Result<()> {
         let infeasible = refused.outcome == Outcome::Infeasible || (failed_before && self.is_outdated());
         if refused.outcome != Outcome::Uncertain {
-            self.tell(context, failure(self.claim, &refused.message, infeasible, context.now)).await?;
+            self.patch_status(context, failure(self.claim, &refused.message, infeasible, context.now)).await?;
         }
         if refused.outcome == Outcome::NotNow {
             return Ok(());
@@ -112,7 +112,7 @@ impl<'a> Expansion<'a> {
         self.volume.metadata.name.as_deref().unwrap_or_default()
     }
 
-    async fn tell(&self, context: &Context<'_>, status: Value) -> Result<()> {
+    async fn patch_status(&self, context: &Context<'_>, status: Value) -> Result<()> {
         let name = self.claim.metadata.name.as_deref().unwrap_or_default();
         let patch = Patch::Merge(json!({"status": status}));
         let namespace = spec::namespace(context.pod);

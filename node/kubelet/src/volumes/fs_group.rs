@@ -64,7 +64,7 @@ fn give(path: &Path, group: u32) -> Result<()> {
     if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
         corten_files::walk(&root, |entry| give_entry(&entry?, group)).map_err(named)?;
     }
-    give_place(&root, group).map_err(|errno| named(errno.into()))
+    give_file(&root, group).map_err(|errno| named(errno.into()))
 }
 
 /// Changes a directory entry, unless it has vanished or belongs to another file system.
@@ -73,14 +73,14 @@ fn give_entry(entry: &Entry<'_>, group: Gid) -> io::Result<()> {
     let inside = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV;
     match rustix::fs::openat2(entry.directory, entry.name, flags, Mode::empty(), inside) {
         Err(Errno::NOENT | Errno::XDEV) => Ok(()),
-        place => Ok(give_place(&place?, group)?),
+        file => Ok(give_file(&file?, group)?),
     }
 }
 
 /// Changes the file of a descriptor.
-fn give_place(place: &OwnedFd, group: Gid) -> rustix::io::Result<()> {
-    rustix::fs::chownat(place, "", None, Some(group), AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW)?;
-    let found = rustix::fs::fstat(place)?;
+fn give_file(file: &OwnedFd, group: Gid) -> rustix::io::Result<()> {
+    rustix::fs::chownat(file, "", None, Some(group), AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW)?;
+    let found = rustix::fs::fstat(file)?;
     let kind = FileType::from_raw_mode(found.st_mode);
     if kind == FileType::Symlink {
         return Ok(());
@@ -88,7 +88,7 @@ fn give_place(place: &OwnedFd, group: Gid) -> rustix::io::Result<()> {
     let inherited = if kind == FileType::Directory { 0o2110 } else { 0 };
     let mode = (found.st_mode | 0o660 | inherited) & 0o7777;
     // The kernel's own link to the file, which the volume's content cannot change.
-    let link = format!("/proc/self/fd/{}", place.as_raw_fd());
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
     rustix::fs::chmod(link.as_str(), Mode::from_raw_mode(mode))
 }
 

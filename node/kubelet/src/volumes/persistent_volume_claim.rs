@@ -9,7 +9,7 @@ use corten_api::k8s_openapi::api::core::v1::{LocalVolumeSource, PersistentVolume
 use jiff::Timestamp;
 
 use super::csi;
-use super::expansion::{Expansion, LOOK_AGAIN, Outcome, Refused};
+use super::expansion::{CHECK_INTERVAL, Expansion, Outcome, Refused};
 use super::{Context, LOCAL_VOLUME, Mounted, empty_dir, fs_group, host_path, local_device, volume_dir};
 use crate::config::LOCAL_VOLUMES;
 use crate::error::{Error, Result};
@@ -53,7 +53,7 @@ pub async fn set_up(
     if let Some(local) = source.local.as_ref().filter(|_| !read_only) {
         let path = (!block).then(|| PathBuf::from(&local.path));
         expand(context, &claim, &volume, path, mounted.path.clone()).await?;
-        super::earlier(refresh_at, context.now.checked_add(LOOK_AGAIN).ok());
+        super::earlier(refresh_at, context.now.checked_add(CHECK_INTERVAL).ok());
     }
     mounted.writable &= !read_only;
     Ok(mounted)

@@ -51,7 +51,7 @@ impl Tokens {
         if let Some(token) = self.lock().get(&request).filter(|token| token.refresh_at > context.now) {
             return Ok(token.clone());
         }
-        let token = ask(context, &request).await?;
+        let token = request_token(context, &request).await?;
         self.lock().insert(request, token.clone());
         Ok(token)
     }
@@ -66,7 +66,7 @@ impl Tokens {
     }
 }
 
-async fn ask(context: &Context<'_>, request: &Request) -> Result<Token> {
+async fn request_token(context: &Context<'_>, request: &Request) -> Result<Token> {
     let account = spec::spec(context.pod).service_account_name.as_deref().filter(|name| !name.is_empty());
     let body = TokenRequest {
         spec: Some(TokenRequestSpec {

@@ -91,7 +91,7 @@ fn from_instance(
             supplemental_groups: Some(user.supplemental_groups.clone()).filter(|groups| !groups.is_empty()),
         }),
     });
-    let given = facts.memory.applied.get(&instance.id).map(|applied| applied.own.clone());
+    let applied = facts.memory.applied.get(&instance.id).map(|applied| applied.own.clone());
     let image = if instance.image.is_empty() { container.image.clone() } else { Some(instance.image.clone()) };
     ContainerStatus {
         restart_count: i32::try_from(instance.restart_count).unwrap_or(i32::MAX),
@@ -101,7 +101,7 @@ fn from_instance(
         state: Some(state(facts, instance)),
         last_state: Some(last_state.unwrap_or_default()),
         user,
-        resources: Some(given.or_else(|| container.resources.clone()).unwrap_or_default()),
+        resources: Some(applied.or_else(|| container.resources.clone()).unwrap_or_default()),
         ..declared(container)
     }
 }

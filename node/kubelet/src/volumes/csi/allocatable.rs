@@ -27,7 +27,7 @@ pub async fn keep_allocatable(csi: Arc<Csi>, stop: CancellationToken) {
         let drivers = csi.periods();
         queried.retain(|name, _| drivers.contains_key(name));
         for name in due(&drivers, &mut queried, now) {
-            if let Err(error) = csi.ask_allocatable(&name).await {
+            if let Err(error) = csi.query_allocatable(&name).await {
                 warn!(%error, driver = name, "the CSI driver's limit of volumes is not known");
             }
         }
@@ -79,7 +79,7 @@ impl Csi {
         names.into_iter().filter_map(|name| Some((name.clone(), period(&self.object(&name)?)?))).collect()
     }
 
-    async fn ask_allocatable(&self, name: &str) -> Result<()> {
+    async fn query_allocatable(&self, name: &str) -> Result<()> {
         let info = self.driver(name)?.info().await?;
         node_info::set_limit(self, name, info.max_volumes_per_node).await
     }
@@ -94,7 +94,7 @@ impl Csi {
         if !attachment.as_ref().is_some_and(is_exhausted) {
             return Ok(());
         }
-        if let Err(error) = self.ask_allocatable(&record.driver).await {
+        if let Err(error) = self.query_allocatable(&record.driver).await {
             warn!(%error, driver = record.driver, "the CSI driver's limit of volumes is not known");
         }
         let message = format!(

@@ -21,7 +21,7 @@ use super::record::{self, Record};
 use super::{Csi, Published};
 use crate::error::{Error, Result};
 use crate::pod::spec;
-use crate::volumes::expansion::{Expansion, LOOK_AGAIN, Outcome, Refused};
+use crate::volumes::expansion::{CHECK_INTERVAL, Expansion, Outcome, Refused};
 use crate::volumes::{Context, Mounted, fs_group};
 
 /// The volume to mount.
@@ -155,7 +155,7 @@ impl Steps<'_> {
         if let Some((claim, volume)) = request.bound {
             self.expand(claim, volume, &target, staging.as_deref()).await?;
         }
-        let look_again = (again || request.bound.is_some()).then(|| self.context.now.checked_add(LOOK_AGAIN).ok());
+        let look_again = (again || request.bound.is_some()).then(|| self.context.now.checked_add(CHECK_INTERVAL).ok());
         Ok((Mounted { path, writable: !self.source.read_only, device: self.source.block }, look_again.flatten()))
     }
 

@@ -21,7 +21,7 @@ pub async fn keep_usage(csi: Arc<Csi>, stop: CancellationToken) {
         let all: Vec<((String, String), Published)> =
             csi.lock().published.iter().map(|(key, volume)| (key.clone(), volume.clone())).collect();
         for (key, volume) in all {
-            match csi.ask_usage(&volume).await {
+            match csi.query_usage(&volume).await {
                 Ok(usage) => {
                     if let Some(known) = csi.lock().published.get_mut(&key) {
                         known.usage = usage;
@@ -40,7 +40,7 @@ pub async fn keep_usage(csi: Arc<Csi>, stop: CancellationToken) {
 }
 
 impl Csi {
-    async fn ask_usage(&self, volume: &Published) -> crate::error::Result<Vec<corten_plugins::csi::VolumeUsage>> {
+    async fn query_usage(&self, volume: &Published) -> crate::error::Result<Vec<corten_plugins::csi::VolumeUsage>> {
         let driver = self.driver(&volume.driver)?;
         if !driver.abilities().await?.can(Rpc::GetVolumeStats) {
             return Ok(Vec::new());

@@ -9,20 +9,20 @@ use crate::pod::spec::{self, Role};
 
 impl NodeResources {
     /// Allocates all exclusive resources of the pod, or none.
-    pub async fn give(&self, pod: &Pod) -> Result<(), Rejection> {
+    pub async fn allocate(&self, pod: &Pod) -> Result<(), Rejection> {
         let concerned = self.devices.concerns(pod) || self.cpus.concerns(pod) || self.memory.concerns(pod);
         if !concerned {
             return Ok(());
         }
         let _alone = self.topology.one_at_a_time().await;
-        let given = self.give_containers(pod).await;
-        if given.is_err() {
+        let allocated = self.allocate_containers(pod).await;
+        if allocated.is_err() {
             self.release(spec::uid(pod));
         }
-        given
+        allocated
     }
 
-    async fn give_containers(&self, pod: &Pod) -> Result<(), Rejection> {
+    async fn allocate_containers(&self, pod: &Pod) -> Result<(), Rejection> {
         let of_pod = match self.topology.aligns_pods() {
             true => Some(self.align(pod, None)?),
             false => None,

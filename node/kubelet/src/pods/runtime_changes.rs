@@ -15,11 +15,11 @@ use crate::pod::labels;
 
 const RECONNECT: Duration = Duration::from_millis(500);
 /// The interval at which a runtime without events is listed: upstream's relist period.
-const LOOK: Duration = Duration::from_secs(1);
+const RELIST_PERIOD: Duration = Duration::from_secs(1);
 
 /// A change in the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RuntimeNews {
+pub enum RuntimeChange {
     /// A container of this pod changed.
     Pod(String),
     /// Events may have been lost: every pod is reconciled.
@@ -27,24 +27,24 @@ pub enum RuntimeNews {
 }
 
 /// Sends changes until shutdown.
-pub async fn listen(runtime: Runtime, news: mpsc::Sender<RuntimeNews>, shutdown: CancellationToken) {
+pub async fn listen(runtime: Runtime, changes: mpsc::Sender<RuntimeChange>, shutdown: CancellationToken) {
     tokio::select! {
         () = shutdown.cancelled() => {}
-        () = forever(&runtime, &news) => {}
+        () = forever(&runtime, &changes) => {}
     }
 }
 
-async fn forever(runtime: &Runtime, news: &mpsc::Sender<RuntimeNews>) {
+async fn forever(runtime: &Runtime, changes: &mpsc::Sender<RuntimeChange>) {
     loop {
         match runtime.events().await {
             Ok(events) => {
-                if pass_on(events, news).await.is_none() {
+                if forward_events(events, changes).await.is_none() {
                     return;
                 }
             }
             Err(Error::Runtime(status)) if status.code() == tonic::Code::Unimplemented => {
                 info!("the container runtime has no events: it is looked at every second");
-                return look(runtime, news).await;
+                return relist(runtime, changes).await;
             }
             Err(_) => {}
         }
@@ -54,14 +54,14 @@ async fn forever(runtime: &Runtime, news: &mpsc::Sender<RuntimeNews>) {
 
 /// Forwards events. After every (re)connection every pod is reconciled, so that no change in between is missed. `None`
 /// when the receiver is dropped.
-async fn pass_on(
+async fn forward_events(
     mut events: tonic::Streaming<cri::ContainerEventResponse>,
-    news: &mpsc::Sender<RuntimeNews>,
+    changes: &mpsc::Sender<RuntimeChange>,
 ) -> Option<()> {
-    news.send(RuntimeNews::All).await.ok()?;
+    changes.send(RuntimeChange::All).await.ok()?;
     while let Ok(Some(event)) = events.message().await {
         let uid = event.pod_sandbox_status.and_then(|status| status.metadata).map(|metadata| metadata.uid);
-        news.send(uid.map_or(RuntimeNews::All, RuntimeNews::Pod)).await.ok()?;
+        changes.send(uid.map_or(RuntimeChange::All, RuntimeChange::Pod)).await.ok()?;
     }
     Some(())
 }
@@ -69,19 +69,19 @@ async fn pass_on(
 /// The state of every sandbox and container, with the pod it belongs to.
 type States = HashMap<String, (String, i32)>;
 
-async fn look(runtime: &Runtime, news: &mpsc::Sender<RuntimeNews>) {
+async fn relist(runtime: &Runtime, changes: &mpsc::Sender<RuntimeChange>) {
     let mut known = States::new();
     loop {
         // A runtime that does not answer now has no changes.
         if let Ok(states) = states(runtime).await {
             for uid in changed(&known, &states) {
-                if news.send(RuntimeNews::Pod(uid)).await.is_err() {
+                if changes.send(RuntimeChange::Pod(uid)).await.is_err() {
                     return;
                 }
             }
             known = states;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(RELIST_PERIOD).await;
     }
 }
 

@@ -6,7 +6,7 @@ use corten_cri::v1 as cri;
 use corten_plugins::device_plugin::ContainerAllocateResponse;
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Given {
+pub struct PluginParts {
     pub envs: BTreeMap<String, String>,
     pub mounts: Vec<cri::Mount>,
     pub devices: Vec<cri::Device>,
@@ -15,7 +15,7 @@ pub struct Given {
     pub cdi: Vec<String>,
 }
 
-impl Given {
+impl PluginParts {
     /// Adds the response of a device plugin. Of two with the same name or path, the first wins.
     pub fn add(&mut self, answer: &ContainerAllocateResponse) {
         for (name, value) in &answer.envs {
@@ -91,12 +91,12 @@ mod tests {
             cdi_devices: vec![CdiDevice { name: "v/c=d".into() }],
             ..ContainerAllocateResponse::default()
         };
-        let mut given = Given::default();
-        given.add(&answer("first"));
-        given.add(&answer("second"));
+        let mut plugin_parts = PluginParts::default();
+        plugin_parts.add(&answer("first"));
+        plugin_parts.add(&answer("second"));
         let own = cri::KeyValue { key: "B".into(), value: "pod".into() };
         let mut config = cri::ContainerConfig { envs: vec![own], ..cri::ContainerConfig::default() };
-        given.apply(&mut config);
+        plugin_parts.apply(&mut config);
         let envs: Vec<_> = config.envs.iter().map(|env| (env.key.as_str(), env.value.as_ref())).collect();
         assert_eq!(envs, [("B", b"pod".as_ref()), ("A", b"first".as_ref())]);
         assert_eq!((config.mounts.len(), config.mounts[0].host_path.as_str()), (1, "/first"));
