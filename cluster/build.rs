@@ -1,7 +1,7 @@
-//! Tells the linker to keep one copy of functions that came out the same, which generic code makes many of, and to
-//! write down in bits where addresses stand that the loader has to mend: the release binary is smaller by some
-//! megabytes. Only where Rust links with LLD by default, which knows how; and the second only where the C library,
-//! hence the loader, can read it. Who builds for older machines builds on one.
+//! Linker options: identical code folding, because generic code makes many equal functions, and relative relocations in
+//! a packed format. Both make the release binary smaller by some megabytes. They are set only where Rust links with LLD
+//! by default, and the second only where the C library, hence the loader, can read it. A binary for older machines is
+//! built on an older machine.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -14,7 +14,7 @@ fn main() {
     }
 }
 
-/// The version of glibc here.
+/// Returns the version of glibc on this machine.
 fn c_library() -> Option<(u32, u32)> {
     let output = std::process::Command::new("getconf").arg("GNU_LIBC_VERSION").output().ok()?;
     let version = String::from_utf8(output.stdout).ok()?;

@@ -1,4 +1,4 @@
-//! What the API server costs under load: `corten bench api` against `corten apiserver`, both in one machine made of
+//! The cost of the API server under load: `corten bench api` against `corten apiserver`, both in one machine made of
 //! namespaces. Prints one `figure<TAB>value<TAB>unit` line each.
 //!
 //! Run by `cargo xtask bench`, as root, with the release binary. Rates need a quiet machine; CPU times do not.
@@ -12,12 +12,12 @@ use testkit::{tools, wait};
 
 const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
 
-/// The API server, which ends with this.
+/// The API server, which ends with this value.
 struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself, which the benchmark has found out by then.
+        // The server may have ended by itself, which the benchmark has noticed by then.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -31,7 +31,7 @@ fn main() {
     let cluster = Cluster::machine(CORTEN);
     let (pid_file, data) = (cluster.scratch().join("apiserver.pid"), cluster.data_dir());
     let (pid_path, data_path) = (pid_file.display(), data.display());
-    // The shell knows its number as the machine counts processes, and keeps it when it becomes the server.
+    // The shell has its process id in the machine's namespace, and keeps it when it becomes the server.
     let script = format!("echo $$ > {pid_path}; exec {CORTEN} apiserver --log warn --data-dir {data_path}");
     let mut command = cluster.machine.command(&tools::busybox());
     let server = command.args(["sh", "-c", &script]).stdin(Stdio::null()).stdout(Stdio::null()).spawn();

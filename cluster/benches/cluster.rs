@@ -1,4 +1,4 @@
-//! What a cluster costs: start, memory, idle CPU, size. Prints one `figure<TAB>value<TAB>unit` line each.
+//! The cost of a cluster: start, memory, idle CPU, size. Prints one `figure<TAB>value<TAB>unit` line each.
 //!
 //! Run by `cargo xtask bench`, as root, on a machine of its own (namespaces), with the release binary.
 
@@ -8,7 +8,7 @@ use testkit::cluster::{Cluster, IMAGE};
 use testkit::tools;
 
 const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
-/// How long the idle cluster is watched.
+/// The time for which the idle cluster is measured.
 const IDLE: Duration = Duration::from_secs(30);
 
 fn main() {
@@ -48,7 +48,7 @@ fn timed<T>(run: impl FnOnce() -> T) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// A file below /proc of one of the machine's processes.
+/// Reads a file below /proc of one of the machine's processes.
 fn proc_file(cluster: &Cluster, pid: &str, file: &str) -> String {
     let path = format!("/proc/{pid}/{file}");
     let output = cluster.machine.command(&tools::busybox()).args(["cat", &path]).output().expect("cat runs");

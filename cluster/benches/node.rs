@@ -1,8 +1,8 @@
-//! What a node does in what time: a pod's start, fifty at once, a hundred at rest (with the whole cluster, and on a node
-//! that is a process of its own), the memory of a shim, the unpacking of an image, also by containerd where it is.
-//! Prints one `figure<TAB>value<TAB>unit` line each.
+//! The performance of a node: the start of a pod, of fifty at once, a hundred idle ones (with the complete cluster, and
+//! on a node that is a process of its own), the memory of a shim, the unpacking of an image, also by containerd where
+//! it is installed. Prints one `figure<TAB>value<TAB>unit` line each.
 //!
-//! Times are taken by a client on the machine's own network that watches the pods, so that no program's start is in them.
+//! A client in the machine's own network watches the pods and takes the times, so that they include no program's start.
 //! Run by `cargo xtask bench`, as root, on a machine of its own (namespaces), with the release binary.
 
 use std::collections::HashSet;
@@ -21,7 +21,7 @@ const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
 const ONE_BY_ONE: usize = 40;
 const AT_ONCE: usize = 50;
 const AT_REST: usize = 100;
-/// What starting left behind is over after this.
+/// The time after which the work of the start is over.
 const SETTLE: Duration = Duration::from_secs(15);
 const IDLE: Duration = Duration::from_secs(60);
 const IMAGE_MEBIBYTES: usize = 200;
@@ -65,7 +65,7 @@ fn main() {
     }
 }
 
-/// The CPU time of the cluster's process on its machine while nothing happens.
+/// Returns the CPU time of the cluster's process while nothing happens.
 fn idle_percent(cluster: &Cluster) -> f64 {
     let pid = cluster.server_pid();
     std::thread::sleep(SETTLE);
@@ -74,7 +74,7 @@ fn idle_percent(cluster: &Cluster) -> f64 {
     (cpu_seconds(cluster, &pid) - before) / IDLE.as_secs_f64() * 100.0
 }
 
-/// The same of a node that joined from a machine of its own: kubelet, runtime, network, proxy and DNS.
+/// Returns the same for a node that joined from a machine of its own: kubelet, runtime, network, proxy and DNS.
 fn node_alone(cluster: &Cluster) -> f64 {
     let node = Cluster::machine(CORTEN);
     cluster.machine.connect(&node.machine, "10.88.0.3");
@@ -99,7 +99,7 @@ fn node_alone(cluster: &Cluster) -> f64 {
     percent
 }
 
-/// What containerd takes for the same archive: `ctr image import`, which unpacks too.
+/// Returns the time of containerd for the same archive: `ctr image import`, which unpacks too.
 fn containerd_import(cluster: &Cluster, archive: &Path) -> Option<Duration> {
     let tools = tools::busybox().parent()?.join("containerd");
     let folder = cluster.scratch().join("containerd");
@@ -127,7 +127,7 @@ fn containerd_import(cluster: &Cluster, archive: &Path) -> Option<Duration> {
     let imported = ctr(&["image", "import", &archive.to_string_lossy()]);
     let time = begun.elapsed();
     assert!(imported.status.success(), "{}", String::from_utf8_lossy(&imported.stderr));
-    // The program that entered the machine passes no signal on: the machine ends containerd when it goes.
+    // The program that entered the machine forwards no signal: the machine ends containerd when it is removed.
     let _ = containerd.kill();
     let _ = containerd.wait();
     Some(time)
@@ -141,7 +141,7 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-/// Runs a client of the cluster on its own network.
+/// Runs a client of the cluster in its own network.
 fn pods<T, F>(cluster: &Cluster, work: impl FnOnce(Client) -> F + Send) -> T
 where
     T: Send,
@@ -157,7 +157,7 @@ where
     })
 }
 
-/// Creates the pods and returns how long it took until all of them were seen as they should be.
+/// Creates the pods; returns the time until all of them were seen in the wanted state.
 async fn start(client: &Client, names: &[String], wanted: &str) -> Duration {
     start_as(client, names, wanted, pod).await
 }
@@ -204,7 +204,7 @@ fn pod(name: &str) -> Pod {
     .expect("a pod")
 }
 
-/// A file below /proc of one of the machine's processes.
+/// Reads a file below /proc of one of the machine's processes.
 fn proc_file(cluster: &Cluster, pid: &str, file: &str) -> String {
     let path = format!("/proc/{pid}/{file}");
     let output = cluster.machine.command(&tools::busybox()).args(["cat", &path]).output().expect("cat runs");
@@ -218,7 +218,7 @@ fn cpu_seconds(cluster: &Cluster, pid: &str) -> f64 {
     ticks / 100.0
 }
 
-/// The proportional memory of a shim, averaged over all of them.
+/// Returns the proportional memory of a shim, averaged over all of them.
 fn shim_mebibytes(cluster: &Cluster) -> f64 {
     let output = cluster.machine.command(&tools::busybox()).args(["ps", "-o", "pid,comm"]).output().expect("ps runs");
     let listed = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -53,7 +53,7 @@ pub struct AccessOptions {
 }
 
 impl AccessOptions {
-    /// The flags as another process's command line takes them.
+    /// Returns the flags as arguments of another process.
     pub fn arguments(&self) -> Vec<OsString> {
         let mut list: Vec<OsString> = Vec::new();
         for (name, path) in [

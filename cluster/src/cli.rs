@@ -69,20 +69,20 @@ pub enum Command {
     Dns(Dns),
 }
 
-/// The range of pods when no flag names one.
+/// The default CIDR of pods.
 pub const DEFAULT_CLUSTER_CIDR: &str = "10.244.0.0/16";
-/// The range of Services when no flag names one.
+/// The default CIDR of Services.
 pub const DEFAULT_SERVICE_CIDR: &str = "10.96.0.0/12";
-/// The domain of cluster DNS when no flag names one.
+/// The default domain of cluster DNS.
 pub const DEFAULT_CLUSTER_DOMAIN: &str = "cluster.local";
-/// The port of the API server when no flag names one.
+/// The default port of the API server.
 pub const DEFAULT_PORT: u16 = 6443;
-/// The port of the kubelet when no flag names one.
+/// The default port of the kubelet.
 pub const DEFAULT_KUBELET_PORT: u16 = 10250;
-/// The data directory when no flag names one.
+/// The default data directory.
 pub const DEFAULT_DATA_DIR: &str = "/var/lib/corten";
 
-/// Where a cluster lives on this machine.
+/// The directories of a cluster on this machine.
 #[derive(Debug, Clone, Args)]
 pub struct DirectoryFlags {
     /// The directory of everything that must survive a reboot: store, certificates, images, volumes.
@@ -161,7 +161,7 @@ pub struct Server {
     pub audit: Audit,
     #[command(flatten)]
     pub kubelet: KubeletOptions,
-    /// Where progress is written, as lines; `corten up` reads them.
+    /// The descriptor for progress lines; `corten up` reads them.
     #[arg(long, hide = true)]
     pub progress_fd: Option<i32>,
 }
@@ -226,7 +226,7 @@ pub struct AuditCommand {
     pub output: Option<AuditOutput>,
 }
 
-/// The forms of the audit's report beside text.
+/// The output formats of the audit's report beside text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum AuditOutput {
     Json,
@@ -305,7 +305,7 @@ pub enum LoadBalancer {
 }
 
 impl LoadBalancer {
-    /// As the flag takes it.
+    /// Returns the value of the flag.
     pub fn name(self) -> &'static str {
         match self {
             LoadBalancer::Nodes => "nodes",
@@ -329,7 +329,7 @@ pub enum ProxyMode {
 }
 
 impl ProxyMode {
-    /// As the flag takes it.
+    /// Returns the value of the flag.
     pub fn name(self) -> &'static str {
         match self {
             ProxyMode::Nftables => "nftables",
@@ -356,7 +356,7 @@ pub enum NetworkBackend {
 }
 
 impl NetworkBackend {
-    /// As the flag takes it.
+    /// Returns the value of the flag.
     pub fn name(self) -> &'static str {
         match self {
             NetworkBackend::Vxlan => "vxlan",
@@ -368,7 +368,7 @@ impl NetworkBackend {
 }
 
 impl NetworkBackend {
-    /// The way between nodes that is ours to keep; none if plugins do.
+    /// Returns our own backend between nodes; none if CNI plugins make the network.
     pub fn own(self) -> Option<Backend> {
         match self {
             NetworkBackend::Vxlan => Some(Backend::Vxlan),
@@ -379,7 +379,8 @@ impl NetworkBackend {
     }
 }
 
-/// How a machine finds the cluster it is to be a node of. One that has joined needs none of it after a reboot.
+/// The flags by which a machine finds the cluster that it joins. A machine that has joined needs none of them after a
+/// reboot.
 #[derive(Debug, Clone, Args)]
 pub struct Join {
     /// The address of the cluster's API server.
@@ -391,7 +392,7 @@ pub struct Join {
     /// The hash of the cluster CA's public key, as sha256:<hex>; may be repeated.
     #[arg(long, value_name = "HASH")]
     pub discovery_token_ca_cert_hash: Vec<String>,
-    /// Join without verifying the cluster CA: whoever answers at the server's address is trusted.
+    /// Join without verifying the cluster CA: any server at that address is trusted.
     #[arg(long)]
     pub discovery_token_unsafe_skip_ca_verification: bool,
 }
@@ -496,7 +497,7 @@ pub struct ControllerManager {
     pub serving: Serving,
 }
 
-/// A duration as upstream's flags write it: `50s`, `8760h0m0s`.
+/// Parses a duration of upstream's flags: `50s`, `8760h0m0s`.
 fn duration(text: &str) -> Result<Duration, String> {
     let parsed = text.parse::<jiff::SignedDuration>().map_err(|error| error.to_string())?;
     parsed.try_into().map_err(|_| format!("{text} is negative"))
@@ -538,12 +539,12 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Where to serve, for a component with this port of upstream's.
+    /// Returns the address to serve at, for a component with this port of upstream's.
     pub fn address(&self, default_port: u16) -> std::net::SocketAddr {
         (self.bind_address, self.secure_port.unwrap_or(default_port)).into()
     }
 
-    /// Certificate and key, if they are named.
+    /// Returns the certificate and key, if the flags name them.
     pub fn identity(&self) -> anyhow::Result<Option<(String, String)>> {
         let read = |path: &PathBuf| {
             std::fs::read_to_string(path).map_err(|error| anyhow::anyhow!("cannot read {}: {error}", path.display()))
@@ -637,7 +638,7 @@ pub struct Dns {
     pub cluster_domain: String,
 }
 
-/// Who a token command acts as.
+/// The credentials of a token command.
 #[derive(Debug, Clone, Args)]
 pub struct TokenAccess {
     #[command(flatten)]

@@ -13,13 +13,13 @@ use crate::kubelet_options::KubeletOptions;
 use crate::network_options::NetworkOptions;
 use crate::settings::Settings;
 
-/// What one node needs to know.
+/// The configuration of one node.
 #[derive(Clone, Debug)]
 pub struct Node {
     pub name: String,
-    /// The address that others know the node by.
+    /// The primary address of the node.
     pub address: IpAddr,
-    /// Its addresses, one a version of IP, that one first.
+    /// Its addresses, one per IP family, the primary one first.
     pub addresses: Vec<IpAddr>,
     pub directories: Directories,
     /// The image store, which nodes of one machine share.
@@ -28,36 +28,36 @@ pub struct Node {
     pub bridge: String,
     pub network_backend: cli::NetworkBackend,
     pub proxy_mode: corten_proxy::Mode,
-    /// Ranges of addresses of load balancers that the nodes announce.
+    /// Address ranges of load balancers that the nodes announce.
     pub load_balancer_pool: Vec<String>,
-    /// Domains that cluster DNS asks others about, as the flag has them.
+    /// Domains that cluster DNS forwards to other servers, in the form of the flag.
     pub dns_stub_domains: Vec<String>,
-    /// One range, or one of each version of IP, divided by a comma; the first one's version is the main one.
+    /// One CIDR, or one per IP family, separated by a comma; the first one's family is the primary one.
     pub cluster_cidr: String,
     pub service_cidr: String,
     pub cluster_domain: String,
-    /// The addresses of the Service kube-dns, one a Service range.
+    /// The addresses of the Service kube-dns, one per Service CIDR.
     pub cluster_dns: Vec<IpAddr>,
-    /// Where the API server is, if that is another machine and known by address.
+    /// The addresses of the API server, if it is on another machine and known by address.
     pub api_servers: Vec<IpAddr>,
     pub network: NetworkOptions,
     pub kubelet: KubeletOptions,
 }
 
-/// What the whole cluster needs to know.
+/// The configuration of the cluster.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     pub node: Node,
     pub nodes: u8,
-    /// As the flag has it, for the further nodes of this machine.
+    /// The value of the flag, for the further nodes of this machine.
     pub proxy_mode: cli::ProxyMode,
     pub bind: SocketAddr,
-    /// The first address of the Service range: the API server's own Service.
+    /// The first address of the Service CIDR: the API server's own Service.
     pub kubernetes_service: IpAddr,
     pub extra_names: Vec<String>,
-    /// None where another scheduler places the pods.
+    /// The scheduler's configuration; none if another scheduler schedules the pods.
     pub scheduler: Option<corten_scheduler::Config>,
-    /// Where Services of type LoadBalancer get their addresses.
+    /// The source of the addresses of Services of type LoadBalancer.
     pub load_balancer: Option<LoadBalancerAddresses>,
     pub access: AccessOptions,
     pub audit: cli::Audit,
@@ -66,7 +66,7 @@ pub struct Cluster {
 impl Cluster {
     pub fn from_flags(flags: &cli::Server) -> Result<Cluster> {
         disjoint(&flags.cluster_cidr, &flags.service_cidr)?;
-        // A cluster that was made with three nodes and stopped comes back with three.
+        // A cluster that was created with three nodes and stopped starts with three again.
         let nodes = flags.nodes.unwrap_or_else(|| 1 + Directories::of(&flags.directories).further_nodes().len() as u8);
         let addresses = node_addresses(&flags.node_ip, &flags.cluster_cidr, Some(nodes))?;
         let usual = if nodes > 1 { cli::NetworkBackend::HostGw } else { cli::NetworkBackend::Vxlan };
@@ -104,7 +104,7 @@ impl Cluster {
         })
     }
 
-    /// What nodes that join must agree on.
+    /// Returns the settings that nodes which join must agree on.
     pub fn settings(&self) -> Settings {
         Settings {
             cluster_cidr: self.node.cluster_cidr.clone(),
@@ -117,13 +117,13 @@ impl Cluster {
         }
     }
 
-    /// How a process on this machine reaches the API server.
+    /// Returns the URL of the API server for a process on this machine.
     pub fn local_url(&self) -> String {
         let host = if self.bind.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { self.bind.ip() };
         format!("https://{}", SocketAddr::new(host, self.bind.port()))
     }
 
-    /// How a process on another node reaches the API server.
+    /// Returns the URL of the API server for a process on another node.
     pub fn advertised_url(&self) -> String {
         format!("https://{}", SocketAddr::new(self.node.address, self.bind.port()))
     }
@@ -165,7 +165,7 @@ impl Node {
 }
 
 impl Node {
-    /// The part of a node that its runtime and pod network are.
+    /// Returns the part of a node's configuration that its runtime and pod network use.
     pub fn of_runtime(directories: Directories, flags: &cli::Runtime) -> Result<Node> {
         Ok(Node {
             name: node_name(None)?,
@@ -194,8 +194,9 @@ impl Node {
     }
 }
 
-/// The scheduler of a server stands for election, so that another, upstream's for one, may take its place and give it
-/// back. Its name among the candidates is the same after a restart: it need not wait for itself.
+/// Returns the configuration of a scheduler with leader election, so that another scheduler, for example upstream's,
+/// may take over and give the Lease back. Its identity is the same after a restart, so that it need not wait for its
+/// own Lease.
 fn elected_scheduler(flags: &cli::Server) -> Result<Option<corten_scheduler::Config>> {
     let mut config = scheduler(flags.scheduler_config.as_deref())?;
     config.identity = format!("{}_corten", node_name(flags.node_name.as_deref())?);
@@ -205,7 +206,7 @@ fn elected_scheduler(flags: &cli::Server) -> Result<Option<corten_scheduler::Con
     Ok(Some(config).filter(|_| !flags.disable_scheduler))
 }
 
-/// The scheduler's configuration: what the file says, else the default.
+/// Returns the scheduler's configuration: that of the file, else the default.
 pub fn scheduler(path: Option<&Path>) -> Result<corten_scheduler::Config> {
     let Some(path) = path else { return Ok(corten_scheduler::Config::default()) };
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -214,7 +215,7 @@ pub fn scheduler(path: Option<&Path>) -> Result<corten_scheduler::Config> {
     corten_scheduler::Config::from_document(document).with_context(|| path.display().to_string())
 }
 
-/// Reads the certificates that extenders are to be called with: components themselves read no files.
+/// Reads the certificates for extenders into the document: components themselves read no files.
 fn inline_extender_files(document: &mut corten_meta::Value) -> Result<()> {
     use base64::Engine as _;
     let extenders = document.get_mut("extenders").and_then(corten_meta::Value::as_array_mut);
@@ -229,16 +230,16 @@ fn inline_extender_files(document: &mut corten_meta::Value) -> Result<()> {
     Ok(())
 }
 
-/// The port of the secure shell: taken from a node by a Service, it would lock its administrator out.
+/// The SSH port: a Service that takes it from a node would lock its administrator out.
 const SSH_PORT: u16 = 22;
 
-/// The flags, if all of them can be read.
+/// Returns the flags, if all of them are valid.
 fn stub_flags(flags: &[String]) -> Result<Vec<String>> {
     stub_domains(flags)?;
     Ok(flags.to_vec())
 }
 
-/// The stub domains with their resolvers; a domain may be named more than once.
+/// Returns the stub domains with their resolvers; a domain may occur more than once.
 pub fn stub_domains(flags: &[String]) -> Result<Vec<(String, Vec<SocketAddr>)>> {
     let mut domains: Vec<(String, Vec<SocketAddr>)> = Vec::new();
     for flag in flags {
@@ -257,7 +258,7 @@ pub fn stub_domains(flags: &[String]) -> Result<Vec<(String, Vec<SocketAddr>)>> 
     Ok(domains)
 }
 
-/// The ranges of a pool, both ends included.
+/// Returns the ranges of a pool, both ends included.
 pub fn pool(texts: &[String]) -> Result<Vec<AddressRange>> {
     let range = |text: &String| {
         AddressRange::parse(text).with_context(|| format!("--load-balancer-pool {text:?}: an address, or first-last"))
@@ -278,7 +279,7 @@ fn load_balancer(flags: &cli::Server) -> Result<Option<LoadBalancerAddresses>> {
     })
 }
 
-/// The node's name: the flag, else the host name, as a DNS subdomain.
+/// Returns the node's name: the flag, else the host name, as a DNS subdomain.
 pub fn node_name(flag: Option<&str>) -> Result<String> {
     let name = match flag {
         Some(name) => name.to_owned(),
@@ -293,9 +294,9 @@ pub fn node_name(flag: Option<&str>) -> Result<String> {
     Ok(name)
 }
 
-/// The addresses that other machines know this one by: the flag's, else one of each version of IP that the cluster has and
-/// this machine too. A machine that runs a whole cluster and has none of them is known by that of the bridge that nodes in
-/// namespaces of it are on, which [`crate::components::further_nodes::ensure_address`] makes.
+/// Returns this machine's addresses for other machines: those of the flag, else one per IP family that both the cluster
+/// and this machine have. A machine that runs a complete cluster and has none of them uses that of the bridge of the
+/// nodes in its namespaces, which [`crate::components::further_nodes::ensure_address`] creates.
 fn node_addresses(flag: &[IpAddr], cluster_cidr: &str, nodes: Option<u8>) -> Result<Vec<IpAddr>> {
     if !flag.is_empty() {
         let versions = flag.iter().filter(|address| address.is_ipv4()).count();
@@ -320,7 +321,8 @@ fn node_addresses(flag: &[IpAddr], cluster_cidr: &str, nodes: Option<u8>) -> Res
     }
 }
 
-/// Connecting a datagram socket sends nothing; it only asks the routing table which address would be used.
+/// Returns the source address of the default route. Connecting a datagram socket sends nothing; the kernel only
+/// consults the routing table.
 fn routed_address(ipv4: bool) -> Option<IpAddr> {
     let (own, other) = if ipv4 { ("0.0.0.0:0", "192.0.2.254:9") } else { ("[::]:0", "[2001:db8::fe]:9") };
     let socket = std::net::UdpSocket::bind(own).ok()?;
@@ -328,7 +330,7 @@ fn routed_address(ipv4: bool) -> Option<IpAddr> {
     socket.local_addr().ok().map(|local| local.ip()).filter(|address| !address.is_unspecified())
 }
 
-/// The links of this machine that are up, each with one address of it.
+/// Returns the links of this machine that are up, each with one address.
 fn addresses_of_links() -> Vec<(String, IpAddr)> {
     let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
     let up = all.filter(|link| link.flags.contains(nix::net::if_::InterfaceFlags::IFF_UP));
@@ -341,8 +343,8 @@ fn addresses_of_links() -> Vec<(String, IpAddr)> {
     .collect()
 }
 
-/// The first address that others may know this machine by where no route tells: one of the whole world or of a private
-/// network, on a link that is not the cluster's own.
+/// Returns the first usable address where no route gives one: a global or private address on a link that is not the
+/// cluster's own.
 fn linked_address(ipv4: bool, links: Vec<(String, IpAddr)>) -> Option<IpAddr> {
     let usable = |address: &IpAddr| match address {
         IpAddr::V4(address) => ipv4 && !address.is_loopback() && !address.is_link_local(),
@@ -352,13 +354,13 @@ fn linked_address(ipv4: bool, links: Vec<(String, IpAddr)>) -> Option<IpAddr> {
     others.map(|(_, address)| address).find(usable)
 }
 
-/// What to listen on: every address of IPv4 stands for every address where the cluster has IPv6.
+/// Returns the address to listen on: all IPv4 addresses stand for all addresses if the cluster has IPv6.
 pub fn every_address(wanted: IpAddr, cluster_cidr: &str) -> IpAddr {
     let ipv6 = cluster_cidr.contains(':');
     if ipv6 && wanted == IpAddr::V4(Ipv4Addr::UNSPECIFIED) { Ipv6Addr::UNSPECIFIED.into() } else { wanted }
 }
 
-/// The way between nodes, if this kernel has it.
+/// Checks that this kernel supports the network backend.
 fn network_backend(flag: cli::NetworkBackend) -> Result<cli::NetworkBackend> {
     if flag == cli::NetworkBackend::Wireguard {
         corten_network::wireguard::supported().context("--network-backend wireguard cannot be had here; take vxlan")?;
@@ -366,7 +368,7 @@ fn network_backend(flag: cli::NetworkBackend) -> Result<cli::NetworkBackend> {
     Ok(flag)
 }
 
-/// The mode of the proxy, if it is one that we have.
+/// Returns the mode of the proxy, if this machine supports it.
 pub fn proxy_mode(flag: cli::ProxyMode) -> Result<corten_proxy::Mode> {
     match flag {
         cli::ProxyMode::Nftables => Ok(corten_proxy::Mode::Nftables),
@@ -383,7 +385,7 @@ pub fn proxy_mode(flag: cli::ProxyMode) -> Result<corten_proxy::Mode> {
     }
 }
 
-/// Where control groups of version 2 are, also where version 1 has the controllers.
+/// Returns the mount point of cgroup v2, also where v1 has the controllers.
 pub fn cgroup2() -> Option<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let words = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
@@ -409,7 +411,7 @@ fn pod_range(text: &str) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// The n-th address of each Service range.
+/// Returns the n-th address of each Service CIDR.
 fn in_ranges(text: &str, n: u32) -> Result<Vec<IpAddr>> {
     let ranges = ranges(text).with_context(|| format!("--service-cidr {text:?}"))?;
     let nth = |(address, bits): (IpAddr, u8)| match address {
@@ -425,7 +427,7 @@ fn in_ranges(text: &str, n: u32) -> Result<Vec<IpAddr>> {
     ranges.into_iter().map(nth).collect()
 }
 
-/// Pods and Services must not share addresses, and must have the same versions of IP, the same one first.
+/// Checks that pods and Services share no addresses, and have the same IP families in the same order.
 fn disjoint(pods: &str, services: &str) -> Result<()> {
     let (Ok(pod_ranges), Ok(service_ranges)) = (ranges(pods), ranges(services)) else {
         return Ok(()); // Each is checked for itself, with its own sentence.
@@ -443,7 +445,7 @@ fn disjoint(pods: &str, services: &str) -> Result<()> {
     Ok(())
 }
 
-/// One range, or one of each version of IP divided by a comma, as addresses and prefix lengths.
+/// Parses one CIDR, or one per IP family separated by a comma, to addresses and prefix lengths.
 pub fn ranges(text: &str) -> Result<Vec<(IpAddr, u8)>> {
     let all: Vec<(IpAddr, u8)> = text.split(',').map(range).collect::<Result<_>>()?;
     let ipv4 = all.iter().filter(|(address, _)| address.is_ipv4()).count();

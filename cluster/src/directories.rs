@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli;
 
-/// Where a cluster keeps its things on this machine.
+/// The data directory and the run directory of a cluster on this machine.
 #[derive(Clone, Debug)]
 pub struct Directories {
     pub data: PathBuf,
@@ -28,12 +28,12 @@ impl Directories {
         self.run.join("corten.pid")
     }
 
-    /// The file that says which data directory the running server has.
+    /// Returns the file with the data directory of the running server.
     pub fn data_of_server(&self) -> PathBuf {
         self.run.join("data-dir")
     }
 
-    /// The file that says why the last server ended, if it failed.
+    /// Returns the file with the error of the last server, if it failed.
     pub fn failure(&self) -> PathBuf {
         self.run.join("failure")
     }
@@ -46,12 +46,12 @@ impl Directories {
         self.data.join("kubeconfig").join(format!("{name}.conf"))
     }
 
-    /// The directories of keys, credentials and objects, as far as they are there.
+    /// Returns the directories of keys, credentials and objects that exist.
     pub fn secret_directories(&self) -> Vec<PathBuf> {
         self.existing(&["audit", "kubeconfig", "pki", "store"])
     }
 
-    /// The directories of the node's components, as far as they are there.
+    /// Returns the directories of the node's components that exist.
     pub fn node_directories(&self) -> Vec<PathBuf> {
         self.existing(&["images", "kubelet", "log", "network", "nodes", "runtime"])
     }
@@ -60,17 +60,17 @@ impl Directories {
         names.iter().map(|name| self.data.join(name)).filter(|path| path.is_dir()).collect()
     }
 
-    /// The images of this machine; its nodes share them.
+    /// Returns the image store of this machine; its nodes share it.
     pub fn images(&self) -> PathBuf {
         self.data.join("images")
     }
 
-    /// Where a further node of this cluster lives.
+    /// Returns the directories of a further node of this cluster.
     pub fn node(&self, name: &str) -> Directories {
         Directories { data: self.data.join("nodes").join(name), run: self.run.join("nodes").join(name) }
     }
 
-    /// The names of the further nodes that have a place here.
+    /// Returns the names of the further nodes that have directories here.
     pub fn further_nodes(&self) -> Vec<String> {
         let mut names: Vec<String> = std::fs::read_dir(self.data.join("nodes"))
             .into_iter()
@@ -81,7 +81,7 @@ impl Directories {
         names
     }
 
-    /// The cgroup that holds all of this place's pods; one per data directory, so that clusters do not mix.
+    /// Returns the cgroup of all pods of this data directory; one per data directory, so that clusters do not mix.
     pub fn cgroup(&self) -> String {
         let default = cli::DEFAULT_DATA_DIR;
         if self.data.as_os_str() == default {
@@ -91,8 +91,8 @@ impl Directories {
     }
 }
 
-/// Eight characters that stand for a longer string: the same on every run and by every version, as they name things on
-/// the machine.
+/// Returns eight characters for a longer string: the same on every run and in every version, because they name
+/// resources of the machine.
 fn short_hash(string: &str) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, string.as_bytes());
     digest.as_ref()[..4].iter().map(|byte| format!("{byte:02x}")).collect()

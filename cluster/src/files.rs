@@ -1,7 +1,7 @@
-//! Configuration files that may change while the cluster runs: their text, and their text whenever it changes.
+//! Configuration files that may change while the cluster runs: their content now and after every change.
 //!
-//! The folder is watched, not the file: whoever replaces a file by renaming another over it, or swaps a symbolic link,
-//! is seen, too.
+//! The directory is watched, not the file, so that a file that is replaced by a rename or a swapped symbolic link is
+//! noticed too.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::tasks::Tasks;
 
-/// The text of a file from now on.
+/// Returns the content of a file, now and after every change.
 pub fn follow(path: &Path, tasks: &mut Tasks) -> Result<watch::Receiver<String>> {
     let changes = Changes::of(path)?;
     let (sender, receiver) = watch::channel(read(path)?);
@@ -27,7 +27,7 @@ pub fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// What happens in the folder of a file.
+/// The changes in the directory of a file.
 struct Changes(AsyncFd<OwnedFd>);
 
 impl Changes {
@@ -45,7 +45,7 @@ impl Changes {
 
     async fn next(&self) -> Result<()> {
         let mut ready = self.0.readable().await?;
-        // What happened does not matter: the file is read again anyway.
+        // The kind of the change does not matter: the file is read again anyway.
         while nix::unistd::read(self.0.get_ref(), &mut [0; 4096]).is_ok_and(|read| read > 0) {}
         ready.clear_ready();
         Ok(())
@@ -71,7 +71,7 @@ async fn publish(
                     changed
                 });
             }
-            // It may be gone for a moment; what it said holds until it says something else.
+            // The file may be missing for a moment; its last content stays in force.
             Err(error) => tracing::warn!("{error:#}"),
         }
     }

@@ -1,5 +1,5 @@
-//! Doors for the fuzz targets: what a machine is told before it has joined, and files that people write. Nothing else may
-//! use this.
+//! Entry points of the fuzz targets: data for a machine that has not joined yet, and files that people write. Nothing
+//! else may use this.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,17 +12,17 @@ use crate::join::discovery;
 use crate::pki::Identity;
 use crate::{kubeconfig, registries, settings};
 
-/// Reads a cluster-info that a server without trust sends; returns what the token has signed of it.
+/// Reads a cluster-info of an untrusted server; returns the part that the token has signed.
 pub fn cluster_info(info: &Value, token: &str) -> Result<String> {
     discovery::verified_content(info, token).map(str::to_owned)
 }
 
-/// Reads the kubeconfig of a cluster-info whose signature is right; returns the hash of the authority that it names.
+/// Reads the kubeconfig of a cluster-info with a valid signature; returns the hash of its CA.
 pub fn discovered(content: &str) -> Result<String> {
     discovery::hash(&discovery::parse(content)?.authority)
 }
 
-/// Reads the settings that a cluster publishes; returns them as they are published again.
+/// Reads the settings that a cluster publishes; returns them in their published form.
 pub fn settings(text: &str) -> Result<Value> {
     settings::parse(text).map(|settings| settings.data())
 }
@@ -32,13 +32,13 @@ pub fn registries(content: &[u8]) -> Result<usize> {
     Ok(registries::parse(content, Path::new("/nonexistent"))?.len())
 }
 
-/// Puts a cluster into the user's kubeconfig.
+/// Merges a cluster into the user's kubeconfig.
 pub fn merged_kubeconfig(user: Value) -> Value {
     let identity = Identity { certificate: String::new(), key: String::new() };
     kubeconfig::merged(user, &kubeconfig::single("https://127.0.0.1:6443", "", &identity))
 }
 
-/// Reads a line of the kernel's table of sockets.
+/// Parses a line of the kernel's socket table.
 pub fn listener(line: &str) -> Option<SocketAddr> {
     gather::listener(line)
 }

@@ -1,7 +1,7 @@
-//! The one server process of a data directory: who holds it, and how to stop it.
+//! The one server process of a data directory: the lock on it, and how to stop it.
 //!
-//! Invariant: the process that holds the lock on `<run dir>/corten.lock` is the server, and its id is in the pid
-//! file. A pid file without the lock is of a process that died.
+//! Invariant: the process that holds the lock on `<run dir>/corten.lock` is the server, and its id is in the pid file.
+//! A pid file without the lock is of a process that died.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,7 +19,7 @@ use crate::cli;
 use crate::directories::Directories;
 use crate::private;
 
-/// Held by the server for as long as it lives.
+/// The lock, which the server holds as long as it runs.
 pub struct Lock {
     _file: Flock<File>,
     directories: Directories,
@@ -32,7 +32,7 @@ impl Drop for Lock {
     }
 }
 
-/// Takes the place, or says who has it.
+/// Takes the lock; the error names the process that holds it.
 pub fn acquire(directories: &Directories) -> Result<Lock> {
     private::directory(&directories.run)?;
     let Some(file) = try_lock(directories, "corten")? else {
@@ -47,8 +47,8 @@ pub fn acquire(directories: &Directories) -> Result<Lock> {
     Ok(Lock { _file: file, directories: directories.clone() })
 }
 
-/// Records why the server of this place ends, for `corten status`. The run directory is not on the disk that may have
-/// failed.
+/// Records the error with which the server ends, for `corten status`. The run directory is not on the disk that may
+/// have failed.
 pub fn record_failure(directories: &Directories, why: &str) {
     let text = format!("{}: {}\n", jiff::Timestamp::now(), why.replace('\n', " "));
     if let Err(error) = private::write(&directories.failure(), text.as_bytes()) {
@@ -56,19 +56,19 @@ pub fn record_failure(directories: &Directories, why: &str) {
     }
 }
 
-/// Returns when and why the last server of this place failed.
+/// Returns the time and the error of the last failed server of these directories.
 pub fn last_failure(directories: &Directories) -> Option<String> {
     let text = std::fs::read_to_string(directories.failure()).ok()?;
     Some(text.trim().to_owned())
 }
 
-/// Takes the place of one component that runs alone, beside a server or an API server.
+/// Takes the lock of one component that runs alone, beside a server or an API server.
 pub fn acquire_component(directories: &Directories, component: &str) -> Result<impl Drop + use<>> {
     private::directory(&directories.run)?;
     try_lock(directories, component)?.with_context(|| format!("a corten {component} is already running here"))
 }
 
-/// The id of the running server, if there is one. A server with another data directory is an error.
+/// Returns the id of the running server, if there is one. A server with another data directory is an error.
 pub fn running(directories: &Directories) -> Result<Option<i32>> {
     if !directories.run.exists() || try_lock(directories, "corten")?.is_some() {
         return Ok(None);
@@ -95,7 +95,7 @@ pub fn flags(pid: i32) -> Result<Option<cli::Server>> {
     }
 }
 
-/// Asks the server to stop, and waits until it has; kills it when it does not.
+/// Stops the server and waits until it has ended; kills it after the time limit.
 pub fn stop(pid: i32, patience: Duration) -> Result<()> {
     let Some(id) = Pid::from_raw(pid) else { return Ok(()) };
     let Ok(handle) = pidfd_open(id, PidfdFlags::empty()) else { return Ok(()) };

@@ -14,7 +14,7 @@ use crate::pki::{Identity, write_private};
 /// The name of cluster, user and context in the user's file.
 pub const NAME: &str = "corten";
 
-/// A kubeconfig with one cluster, one user, one context.
+/// Returns a kubeconfig with one cluster, one user and one context.
 pub fn single(server: &str, authority: &str, identity: &Identity) -> Value {
     json!({
         "apiVersion": "v1",
@@ -29,7 +29,7 @@ pub fn single(server: &str, authority: &str, identity: &Identity) -> Value {
     })
 }
 
-/// A kubeconfig with a cluster and nobody who would use it: what `cluster-info` holds.
+/// Returns a kubeconfig with a cluster and no user: the content of `cluster-info`.
 pub fn cluster_only(server: &str, authority: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -41,19 +41,19 @@ pub fn cluster_only(server: &str, authority: &str) -> Value {
     })
 }
 
-/// A kubeconfig whose user is a file with certificate and key, which may be renewed under it.
+/// Returns a kubeconfig whose user is a file with certificate and key, which may be renewed.
 pub fn by_files(server: &str, authority: &str, identity: &Path) -> Value {
     let mut config = single(server, authority, &Identity { certificate: String::new(), key: String::new() });
     config["users"][0]["user"] = json!({"client-certificate": identity, "client-key": identity});
     config
 }
 
-/// Writes a kubeconfig that only its owner reads.
+/// Writes a kubeconfig that only its owner can read.
 pub fn write(path: &Path, config: &Value) -> Result<()> {
     write_private(path, corten_meta::codec::encode_yaml(config).as_bytes())
 }
 
-/// The user's kubeconfig: the flag, else the first file of $KUBECONFIG, else ~/.kube/config.
+/// Returns the user's kubeconfig: the flag, else the first file of $KUBECONFIG, else ~/.kube/config.
 pub fn user_file(flag: Option<&Path>) -> Option<PathBuf> {
     if let Some(path) = flag {
         return Some(path.to_owned());
@@ -66,13 +66,13 @@ pub fn user_file(flag: Option<&Path>) -> Option<PathBuf> {
     std::env::var_os("HOME").map(|home| Path::new(&home).join(".kube/config"))
 }
 
-/// Puts the context into the user's file, beside what is there, and makes it the current one.
+/// Merges the context into the user's file, and makes it the current one.
 pub fn merge(path: &Path, config: &Value) -> Result<()> {
     let merged = merged(read(path)?, config);
     write(path, &merged)
 }
 
-/// Takes the context out of the user's file again; a file without it is left as it is.
+/// Removes the context from the user's file; a file without it is not changed.
 pub fn remove(path: &Path) -> Result<()> {
     if !path.exists() {
         return Ok(());
@@ -82,20 +82,20 @@ pub fn remove(path: &Path) -> Result<()> {
     if after != before { write(path, &after) } else { Ok(()) }
 }
 
-/// The address of the API server that a kubeconfig of ours names.
+/// Returns the URL of the API server in a kubeconfig of ours.
 pub fn server(path: &Path) -> Result<String> {
     let config = read(path)?;
     let server = config.pointer("/clusters/0/cluster/server").and_then(Value::as_str);
     Ok(server.with_context(|| format!("{} names no server", path.display()))?.to_owned())
 }
 
-/// The address of that server, if the kubeconfig names it by address.
+/// Returns the address of that server, if the kubeconfig has an IP address.
 pub fn server_address(path: &Path) -> Option<IpAddr> {
     let server: http::Uri = server(path).ok()?.parse().ok()?;
     server.host()?.trim_matches(['[', ']']).parse().ok()
 }
 
-/// The authority that a kubeconfig trusts, in PEM.
+/// Returns the CA of a kubeconfig, in PEM.
 pub fn authority(path: &Path) -> Result<String> {
     let config = read(path)?;
     if let Some(file) = config.pointer("/clusters/0/cluster/certificate-authority").and_then(Value::as_str) {
@@ -108,7 +108,7 @@ pub fn authority(path: &Path) -> Result<String> {
     String::from_utf8(pem).with_context(|| format!("{} is damaged", path.display()))
 }
 
-/// Reads a kubeconfig; a file that is not there is an empty one.
+/// Reads a kubeconfig; a missing file is an empty one.
 pub fn read(path: &Path) -> Result<Value> {
     match std::fs::read_to_string(path) {
         Ok(text) if text.trim().is_empty() => Ok(json!({})),

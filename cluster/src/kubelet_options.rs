@@ -60,7 +60,7 @@ pub struct KubeletOptions {
 }
 
 impl KubeletOptions {
-    /// The same flags for another process, whose working directory is not ours.
+    /// Returns the same flags for another process, with another working directory.
     pub fn arguments(&self) -> Vec<OsString> {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone()).into_os_string();
         let text = |value: &Option<String>| value.clone().map(OsString::from);
@@ -82,7 +82,7 @@ impl KubeletOptions {
         pairs.into_iter().filter_map(|(name, value)| Some([name.into(), value?])).flatten().collect()
     }
 
-    /// Sets what the file and the flags say.
+    /// Applies the file and the flags.
     pub fn apply(&self, config: &mut Config) -> Result<()> {
         if let Some(path) = &self.config {
             let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -113,7 +113,7 @@ impl KubeletOptions {
         Ok(())
     }
 
-    /// The programs of other OCI runtimes, each of which must be there: a pod should not be the first to find out.
+    /// Returns the programs of other OCI runtimes. Each must exist: a pod should not be the first to notice.
     pub fn runtime_handlers(&self) -> Result<BTreeMap<String, PathBuf>> {
         let Some(text) = &self.runtime_handlers else { return Ok(BTreeMap::new()) };
         let named = pairs(text, '=').with_context(|| format!("--runtime-handlers {text:?}"))?;
@@ -154,7 +154,7 @@ fn pairs(text: &str, operator: char) -> Result<BTreeMap<String, String>> {
     parse_flag(text, operator).map_err(|why| anyhow!(why))
 }
 
-/// `key[=value]:effect`.
+/// Parses `key[=value]:effect`.
 fn taint(text: &str) -> Result<Taint> {
     let (key, effect) = text.rsplit_once(':').with_context(|| format!("the taint {text:?} has no effect"))?;
     ensure!(

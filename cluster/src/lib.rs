@@ -1,7 +1,7 @@
-//! The binary `corten` but for its `main`: a library, so that the fuzzer reaches the decoders in it.
+//! The binary `corten` without its `main`: a library, so that the fuzzer reaches the decoders in it.
 //!
-//! Nothing below the command line reads flags, files or the environment. The binary is the one place that knows every
-//! component: it makes their configuration, gives each its identity, and plugs one into another where they must meet.
+//! Nothing below the command line reads flags, files or the environment. The binary is the only part that knows every
+//! component: it makes their configuration, gives each its identity, and connects those that must call each other.
 
 mod access_options;
 mod bench;
@@ -37,20 +37,20 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Runs what this process was started as, if it is not `corten` itself.
+/// Runs the program that this process was started as, if that is not `corten` itself.
 pub fn run_as_another() -> Option<ExitCode> {
     private::set_umask();
-    // Shims and container processes are re-executions of this binary: they must be served before any thread exists.
+    // Shims and container processes are re-executions of this binary: they must run before any thread exists.
     let arguments: Vec<String> = std::env::args().collect();
     if let Some(code) = corten_runtime::reexec(&arguments) {
         return Some(ExitCode::from(u8::try_from(code).unwrap_or(1)));
     }
-    // Under this name it is our pod network as a plugin of other runtimes.
+    // Under this name the binary is our pod network as a CNI plugin of other runtimes.
     let is_plugin = arguments.first().is_some_and(|name| name.rsplit('/').next() == Some("corten-cni"));
     is_plugin.then(commands::cni::run)
 }
 
-/// Runs the command that the command line says.
+/// Runs the command of the command line.
 pub fn run() -> ExitCode {
     match commands::run(cli::Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,5 +1,5 @@
-//! Every port that a node opens, where, and who is answered there. The manual's page of ports is written from it, and a test
-//! compares it with the sockets of a running cluster. A listener that is not here must not be opened.
+//! Every port that a node opens, its addresses and its clients. The manual's page of ports is written from it, and a
+//! test compares it with the sockets of a running cluster. A listener that is not here must not be opened.
 
 use crate::cli::{DEFAULT_KUBELET_PORT, DEFAULT_PORT};
 use crate::components::control::{MANAGER_PORT, SCHEDULER_PORT};
@@ -10,14 +10,14 @@ use crate::components::node_dns::{DNS_BESIDE_PLUGINS, DNS_METRICS};
 pub struct Listener {
     pub name: &'static str,
     pub transport: &'static str,
-    /// None if the port is the system's or the user's choice.
+    /// The port; none if the system or the user chooses it.
     pub port: Option<u16>,
     /// The addresses, and the flag or setting that changes them.
     pub place: &'static str,
     pub clients: &'static str,
 }
 
-/// The listeners, those of the control plane first.
+/// Returns the listeners, those of the control plane first.
 pub fn listeners() -> Vec<Listener> {
     let mut all = Vec::from(control_plane());
     all.extend(kubelet_and_runtime());

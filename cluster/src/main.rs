@@ -7,10 +7,10 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The number of the allocator's option that says how long memory that was freed is kept for who allocates next.
+/// The allocator's option for the time for which freed memory is kept for the next allocation.
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
-/// In milliseconds, instead of a second: long enough for the next piece of a list to take the place of the one before, and
-/// little enough that a burst of writes leaves nothing behind.
+/// The value in milliseconds, instead of a second: long enough for the next chunk of a list to reuse the memory of the
+/// one before, and short enough that a burst of writes leaves nothing behind.
 const PURGE_AFTER: std::ffi::c_long = 3;
 
 fn main() -> ExitCode {

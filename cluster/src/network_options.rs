@@ -1,4 +1,4 @@
-//! How NetworkPolicies are enforced: flags of the server, of agents, and of the agents that a server starts.
+//! The enforcement of NetworkPolicies: flags of the server, of agents, and of the agents that a server starts.
 
 use std::ffi::OsString;
 
@@ -14,7 +14,7 @@ pub struct NetworkOptions {
 }
 
 impl NetworkOptions {
-    /// The flags as a command line takes them.
+    /// Returns the flags as arguments.
     pub fn arguments(&self) -> Vec<OsString> {
         let host_egress = self.network_policy_host_egress.then(|| "--network-policy-host-egress".into());
         host_egress.into_iter().collect()

@@ -1,11 +1,11 @@
-//! Facts of a machine that its Node object holds.
+//! Properties of a machine in its Node object.
 
 use corten_meta::Value;
 
 /// The label and the taint of the nodes that run the control plane.
 pub const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 
-/// Whether the Node's condition Ready is True.
+/// Reports whether the Node's condition Ready is True.
 pub fn is_ready(node: &Value) -> bool {
     let conditions = node.pointer("/status/conditions").and_then(Value::as_array);
     conditions.is_some_and(|list| list.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))

@@ -1,10 +1,10 @@
-//! Certificates: the cluster's authorities on disk, and the leaves they sign.
+//! Certificates: the cluster's CAs on disk, and the leaf certificates that they sign.
 //!
-//! Only the authorities and the ServiceAccount key are kept: they are the cluster's identity and never hang on an
-//! address. Leaves are signed anew at every start and again long before they expire, so there is nothing to rotate
-//! by hand and a changed host address heals itself at the next start.
+//! Only the CAs and the ServiceAccount key are kept: they are the cluster's identity and never depend on an address.
+//! Leaf certificates are signed at every start and again long before they expire, so there is nothing to rotate by
+//! hand, and a changed host address takes effect at the next start.
 //!
-//! Must never: write a private key that others can read, or replace an authority that exists.
+//! Must never: write a private key that others can read, or replace a CA that exists.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -21,7 +21,7 @@ pub use crate::private::write as write_private;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const AUTHORITY_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 const LEAF_LIFETIME: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// How often a leaf is signed anew in its lifetime while the cluster runs.
+/// The number of renewals of a leaf certificate in its lifetime while the cluster runs.
 const RENEWALS: u32 = 12;
 
 /// A certificate with its private key, both in PEM.
@@ -31,27 +31,27 @@ pub struct Identity {
     pub key: String,
 }
 
-/// What a leaf says of its holder.
+/// The subject and the names of a leaf certificate.
 pub struct Leaf<'a> {
     pub common_name: &'a str,
     pub organizations: &'a [&'a str],
-    /// DNS names and addresses; a leaf with any of them is a server's.
+    /// DNS names and addresses; a leaf certificate with any of them is a server's.
     pub names: Vec<String>,
 }
 
 impl<'a> Leaf<'a> {
-    /// A client: its user name and its groups.
+    /// Returns a client's subject: its user name and its groups.
     pub fn client(user: &'a str, groups: &'a [&'a str]) -> Leaf<'a> {
         Leaf { common_name: user, organizations: groups, names: Vec::new() }
     }
 }
 
-/// The cluster's authorities and keys.
+/// The cluster's CAs and keys.
 pub struct Pki {
     /// Signs the servers of the control plane, and all clients.
     pub cluster: Authority,
     /// Signs the APIs of kubelets. Only the API server trusts it, and only for kubelets: a stolen node that gets a
-    /// certificate for another name cannot become the API server for anybody.
+    /// certificate for another name cannot act as the API server for any client.
     pub kubelet: Authority,
     /// Signs the API server's identity towards aggregated API servers.
     pub front_proxy: Authority,
@@ -62,7 +62,7 @@ pub struct Pki {
 }
 
 impl Pki {
-    /// Opens the authorities in `dir`, making those that are not there.
+    /// Opens the CAs in `dir`, and creates the missing ones.
     pub fn open(dir: &Path) -> Result<Pki> {
         private::directory(dir)?;
         Ok(Pki {
@@ -75,7 +75,7 @@ impl Pki {
     }
 }
 
-/// One authority: its certificate in PEM and the key to sign with.
+/// One CA: its certificate in PEM and the key to sign with.
 pub struct Authority {
     pub certificate: String,
     issuer: Issuer<'static, KeyPair>,
@@ -94,24 +94,24 @@ impl Authority {
         Ok(Authority { certificate, issuer, leaf_lifetime: LEAF_LIFETIME })
     }
 
-    /// The key in PEM, for the controller that signs approved requests.
+    /// Returns the key in PEM, for the controller that signs approved requests.
     pub fn key(&self) -> String {
         self.issuer.key().serialize_pem()
     }
 
-    /// When the authority was made.
+    /// Returns the time when the CA was created.
     pub fn made(&self) -> Result<Timestamp> {
         let (_, pem) = x509_parser::pem::parse_x509_pem(self.certificate.as_bytes())?;
         let from = Timestamp::from_second(pem.parse_x509()?.validity().not_before.timestamp())?;
         Ok(from.checked_add(DAY)?)
     }
 
-    /// The time after which leaves are signed anew while the cluster runs.
+    /// Returns the interval at which leaf certificates are renewed while the cluster runs.
     pub fn renewal(&self) -> Duration {
         self.leaf_lifetime / RENEWALS
     }
 
-    /// Signs a leaf with a new key.
+    /// Signs a leaf certificate with a new key.
     pub fn issue(&self, leaf: &Leaf<'_>) -> Result<Identity> {
         let key = KeyPair::generate()?;
         let mut params = leaf_params(leaf, self.leaf_lifetime)?;
@@ -121,7 +121,7 @@ impl Authority {
     }
 }
 
-/// A leaf that its own key signed.
+/// Returns a self-signed leaf certificate.
 pub fn self_signed(leaf: &Leaf<'_>) -> Result<Identity> {
     let key = KeyPair::generate()?;
     let certificate = leaf_params(leaf, LEAF_LIFETIME)?.self_signed(&key)?;
@@ -131,8 +131,7 @@ pub fn self_signed(leaf: &Leaf<'_>) -> Result<Identity> {
 fn leaf_params(leaf: &Leaf<'_>, lifetime: Duration) -> Result<CertificateParams> {
     let mut params = CertificateParams::new(leaf.names.clone()).context("a certificate name is not valid")?;
     params.distinguished_name.push(DnType::CommonName, leaf.common_name);
-    // One organization per certificate attribute is what the library can express; groups beyond the first are
-    // not used by any component.
+    // The library supports one organization per certificate; no component uses groups beyond the first.
     if let Some(group) = leaf.organizations.first() {
         params.distinguished_name.push(DnType::OrganizationName, *group);
     }
@@ -171,7 +170,7 @@ fn secrets_key(path: &Path) -> Result<[u8; 32]> {
     bytes.try_into().map_err(|_| anyhow::anyhow!("{} is damaged: it does not hold 32 bytes", path.display()))
 }
 
-/// The file's text; if there is no file, what `make` makes, which is written first.
+/// Returns the content of the file; a missing file is created with the result of `make`.
 fn text_or(path: &Path, make: impl FnOnce() -> Result<String>) -> Result<String> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(text),
@@ -186,7 +185,7 @@ fn text_or(path: &Path, make: impl FnOnce() -> Result<String>) -> Result<String>
 
 #[cfg(test)]
 impl Pki {
-    /// With leaves that expire while a test looks on.
+    /// Returns CAs with leaf certificates that expire during a test.
     pub fn short_lived(dir: &Path, leaf_lifetime: Duration) -> Pki {
         let mut pki = Pki::open(dir).unwrap();
         pki.cluster.leaf_lifetime = leaf_lifetime;

@@ -1,4 +1,4 @@
-//! What must be true of the machine before a cluster starts. Each failure is one sentence that says what to do.
+//! The checks of the machine before a cluster starts. Each failure is one sentence with a remedy.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -11,10 +11,10 @@ use crate::private;
 
 /// The layout of the data directory that this binary reads and writes.
 const DATA_FORMAT: u32 = 1;
-/// Less free space than this on the data directory's disk and nothing would work for long.
+/// The least free space on the data directory's disk: with less, nothing would work for long.
 const LEAST_FREE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Checks everything a server needs.
+/// Checks everything that a server needs.
 pub fn server(cluster: &Cluster) -> Result<()> {
     root()?;
     kernel()?;
@@ -23,20 +23,20 @@ pub fn server(cluster: &Cluster) -> Result<()> {
     port_free(SocketAddr::new(cluster.bind.ip(), cluster.node.kubelet_port), "--kubelet-port")
 }
 
-/// Checks everything a node needs.
+/// Checks everything that a node needs.
 pub fn node(directories: &Directories) -> Result<()> {
     root()?;
     kernel()?;
     data_directory(directories)
 }
 
-/// Namespaces, mounts and cgroups need root.
+/// Checks for root, which namespaces, mounts and cgroups need.
 pub fn root() -> Result<()> {
     ensure!(nix::unistd::geteuid().is_root(), "a node must run as root; try again with sudo");
     Ok(())
 }
 
-/// The files of a cluster are root's alone.
+/// Checks for root: only root can read the files of a cluster.
 pub fn root_for(command: &str) -> Result<()> {
     ensure!(
         nix::unistd::geteuid().is_root(),
@@ -60,12 +60,12 @@ fn kernel() -> Result<()> {
     })
 }
 
-/// Asks the kernel for a module by mounting nothing: only modprobe, where the host has one, can load it.
+/// Loads a kernel module: only modprobe, where the host has one, can.
 fn load_module(name: &str) -> bool {
     std::process::Command::new("modprobe").arg(name).output().is_ok_and(|output| output.status.success())
 }
 
-/// The directory exists, is of our format, and its disk has room.
+/// Checks that the directory exists, has our format, and has free space on its disk.
 pub fn data_directory(directories: &Directories) -> Result<()> {
     private::make_directory(&directories.data)?;
     is_ours(directories)?;
@@ -80,7 +80,7 @@ pub fn data_directory(directories: &Directories) -> Result<()> {
     room(directories)
 }
 
-/// Refuses a directory of another version and one with files of something else; marks a new one.
+/// Refuses a directory of another version and one with files of another program; marks a new one.
 fn is_ours(directories: &Directories) -> Result<()> {
     let format_file = directories.data.join("format");
     match std::fs::read_to_string(&format_file) {

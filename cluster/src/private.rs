@@ -1,8 +1,8 @@
-//! Directories and files that root alone reads: everything that a cluster keeps on its machine.
+//! Directories and files that only root can read: everything that a cluster keeps on its machine.
 //!
-//! Below the data and run directories lie Secrets, tokens, container environments and root file systems with setuid
-//! programs. Their mode is the boundary to the other users of the machine: it is set when they are made, and set again
-//! at every start. Must never: make something readable first and close it afterwards.
+//! The data and run directories contain Secrets, tokens, container environments and root file systems with setuid
+//! programs. Their mode is the boundary to the other users of the machine: it is set at creation, and again at every
+//! start. Must never: create something readable and restrict it afterwards.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::Write;
@@ -11,32 +11,32 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-/// The mode bits of a directory that its owner alone enters.
+/// The mode bits of a directory that only its owner can enter.
 const DIRECTORY: u32 = 0o700;
-/// The mode bits of a file that its owner alone reads.
+/// The mode bits of a file that only its owner can read.
 const FILE: u32 = 0o600;
 
-/// The bit of directories such as /tmp, which every user writes to.
+/// The sticky bit of directories such as /tmp, which every user writes to.
 const STICKY: u32 = 0o1000;
-/// The components of /run and of every directory that is as near to the root.
+/// The number of components of /run and of every directory that is as near to the root.
 const SYSTEM_DEPTH: usize = 2;
-/// The files that a data directory and a run directory are known by.
+/// The files that identify a data directory and a run directory.
 const MARKS: [&str; 3] = ["format", "corten.lock", "kubelet.lock"];
 
-/// Sets the mode that new files get beyond what this module makes, whatever the shell had set. Containers inherit it, so
+/// Sets the umask for new files that this module does not create, whatever the shell had set. Containers inherit it, so
 /// it is the one that container runtimes give them.
 pub fn set_umask() {
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
 }
 
-/// Makes a directory for this user alone; leaves one that exists as it is.
+/// Creates a directory for this user alone; does not change one that exists.
 pub fn make_directory(path: &Path) -> Result<()> {
     let made = DirBuilder::new().recursive(true).mode(DIRECTORY).create(path);
     made.with_context(|| format!("cannot create {}", path.display()))
 }
 
-/// Makes a directory for this user alone; closes one that exists. Refuses one that belongs to another user, and one that
-/// is not the cluster's own to close, such as /run or /tmp.
+/// Creates a directory for this user alone; restricts one that exists. Refuses one that belongs to another user, and
+/// one that is not the cluster's own, such as /run or /tmp.
 pub fn directory(path: &Path) -> Result<()> {
     make_directory(path)?;
     let failed = || format!("cannot read {}", path.display());
@@ -54,13 +54,13 @@ pub fn directory(path: &Path) -> Result<()> {
     close(path, metadata.mode(), DIRECTORY)
 }
 
-/// Whether a directory is empty, or holds a file that only a cluster's own directory does.
+/// Reports whether a directory is empty, or has a file that only a cluster's own directory has.
 fn is_own(path: &Path) -> bool {
     let is_empty = std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
     is_empty || MARKS.iter().any(|mark| path.join(mark).exists())
 }
 
-/// Closes a directory as [`directory`] does, and the files in it.
+/// Restricts a directory as [`directory`] does, and the files in it.
 pub fn directory_of_files(path: &Path) -> Result<()> {
     directory(path)?;
     let failed = || format!("cannot read {}", path.display());
@@ -74,7 +74,7 @@ pub fn directory_of_files(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Opens a file for appending that this user alone reads; closes one that exists.
+/// Opens a file for appending that only this user can read; restricts one that exists.
 pub fn append(path: &Path) -> Result<File> {
     let failed = || format!("cannot write {}", path.display());
     let file = OpenOptions::new().create(true).append(true).mode(FILE).open(path).with_context(failed)?;
@@ -83,7 +83,7 @@ pub fn append(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Writes a file that this user alone reads, whole or not at all.
+/// Writes a file that only this user can read, atomically.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     write_and_rename(path, bytes).with_context(|| format!("cannot write {}", path.display()))
 }
@@ -93,7 +93,7 @@ fn write_and_rename(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
         DirBuilder::new().recursive(true).mode(DIRECTORY).create(parent)?;
     }
     let temporary = path.with_extension("new");
-    // A file of this name may be the rest of an interrupted write, or a link that another user made.
+    // A file with this name may be the rest of an interrupted write, or a link that another user made.
     let _ = std::fs::remove_file(&temporary);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(FILE).open(&temporary)?;
     file.write_all(bytes)?;
@@ -101,7 +101,7 @@ fn write_and_rename(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     std::fs::rename(&temporary, path)
 }
 
-/// Takes away the mode bits beyond `wanted`.
+/// Removes the mode bits beyond `wanted`.
 fn close(path: &Path, mode: u32, wanted: u32) -> Result<()> {
     if mode & 0o7777 & !wanted == 0 {
         return Ok(());

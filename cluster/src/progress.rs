@@ -1,6 +1,6 @@
-//! How a starting server tells `corten up` how far it is: one line per milestone on an inherited pipe.
+//! The progress of a starting server for `corten up`: one line per milestone on an inherited pipe.
 //!
-//! A pipe, because the reader learns of each step at once and of the server's death too, without asking twice.
+//! The reader of a pipe gets each step at once, and notices the server's death too, without polling.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex};
 /// The milestones of a start, in their order.
 pub const STEPS: [&str; 6] = ["store", "apiserver", "controllers", "node", "dns", "ready"];
 
-/// Where milestones go: to the pipe of `corten up`, to systemd, or nowhere but the log.
+/// The receiver of milestones: the pipe of `corten up`, systemd, or only the log.
 #[derive(Clone)]
 pub struct Progress {
     pipe: Arc<Mutex<Option<File>>>,
 }
 
 impl Progress {
-    /// Takes over the inherited descriptor, if there is one.
+    /// Takes the inherited descriptor, if there is one.
     pub fn new(descriptor: Option<RawFd>) -> Progress {
         // SAFETY: `corten up` opened this descriptor for this process alone and nothing else here uses it.
         let pipe = descriptor.map(|fd| unsafe { File::from_raw_fd(fd) });
@@ -34,7 +34,7 @@ impl Progress {
         }
     }
 
-    /// Reports that the start failed, and why.
+    /// Reports that the start failed, with the error.
     pub fn failed(&self, why: &str) {
         self.line(&format!("error {}", why.replace('\n', " ")));
         self.close();
@@ -44,7 +44,7 @@ impl Progress {
         if let Ok(mut pipe) = self.pipe.lock()
             && let Some(file) = pipe.as_mut()
         {
-            // The reader may have gone; the server goes on without it.
+            // The reader may have ended; the server continues without it.
             let _ = writeln!(file, "{line}");
         }
     }
@@ -56,7 +56,7 @@ impl Progress {
     }
 }
 
-/// Tells systemd that the service is up (`Type=notify`).
+/// Notifies systemd that the service is up (`Type=notify`).
 fn notify_systemd() {
     if let Some(path) = std::env::var_os("NOTIFY_SOCKET")
         && let Ok(socket) = std::os::unix::net::UnixDatagram::unbound()

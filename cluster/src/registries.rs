@@ -1,5 +1,5 @@
-//! How to reach image registries: a YAML file with a list of hosts, their mirrors and what they ask for. A field that is
-//! unknown is an error, because a setting that is misread would show a password to the wrong host.
+//! The configuration of image registries: a YAML file with a list of hosts, their mirrors, TLS and credentials. An
+//! unknown field is an error, because a misread setting would send a password to the wrong host.
 
 use std::path::Path;
 
@@ -7,21 +7,21 @@ use anyhow::{Context, Result, anyhow};
 use corten_meta::Value;
 use corten_runtime::RegistryConfig;
 
-/// Reads the file; its paths are relative to where it lies.
+/// Reads the file; its paths are relative to its directory.
 pub fn read(path: &Path) -> Result<Vec<RegistryConfig>> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let folder = path.parent().unwrap_or(Path::new("/"));
     parse(&bytes, folder).with_context(|| format!("{} cannot be used", path.display()))
 }
 
-/// Reads the content of the file. Files that it names are in the folder.
+/// Parses the content of the file. The files that it names are in the directory.
 pub fn parse(content: &[u8], folder: &Path) -> Result<Vec<RegistryConfig>> {
     let document = corten_meta::codec::decode_yaml(content).map_err(|error| anyhow!("not YAML: {error}"))?;
     let list = document["registries"].as_array().context("there are no `registries`")?;
     list.iter().map(|entry| registry(entry, folder)).collect()
 }
 
-/// An entry while it is read.
+/// An entry while it is being read.
 #[derive(Default)]
 pub struct Entry {
     config: RegistryConfig,
@@ -29,14 +29,14 @@ pub struct Entry {
     password: Option<String>,
 }
 
-/// One field of an entry. The folder is that of files which the field names.
+/// One field of an entry, with the directory of the files that it names.
 pub struct Field {
     pub name: &'static str,
     pub help: &'static str,
     set: fn(&mut Entry, &Value, &Path) -> Option<Result<()>>,
 }
 
-/// Every field of an entry; a setter answers `None` to a value of another type.
+/// Every field of an entry; a setter returns `None` for a value of another type.
 pub const FIELDS: &[Field] = &[
     Field {
         name: "host",

@@ -1,7 +1,8 @@
-//! Secrets that a command is given: tokens and passwords.
+//! Secrets in arguments: tokens and passwords.
 //!
-//! Every user of the machine reads the arguments of every process. A secret among them is overwritten as soon as the command
-//! runs, but it was there for a moment; `-` in its place has the command read it from standard input instead.
+//! Every user of the machine can read the arguments of every process. A secret among them is overwritten as soon as the
+//! command runs, but it was visible for a moment; with `-` in its place the command reads it from standard input
+//! instead.
 
 use std::fs::OpenOptions;
 use std::io::Read;
@@ -11,10 +12,10 @@ use anyhow::{Context, Result, bail, ensure};
 
 /// The argument that stands for standard input.
 const STANDARD_INPUT: &str = "-";
-/// The most bytes that are read: far more than a password or a list of tokens takes.
+/// The largest number of bytes that are read: far more than a password or a list of tokens.
 const MOST: u64 = 64 << 10;
 
-/// The secret that an argument is, or the one line of standard input that it stands for.
+/// Returns the secret of an argument, or the one line of standard input that it stands for.
 pub fn one(argument: &str) -> Result<String> {
     let mut all = several(&[argument.to_owned()])?;
     match (all.pop(), all.is_empty()) {
@@ -23,14 +24,14 @@ pub fn one(argument: &str) -> Result<String> {
     }
 }
 
-/// The secrets that arguments are. `-` stands for the lines of standard input.
+/// Returns the secrets of arguments. `-` stands for the lines of standard input.
 pub fn several(arguments: &[String]) -> Result<Vec<String>> {
     let mut secrets = Vec::new();
     for argument in arguments {
         if argument == STANDARD_INPUT {
             secrets.extend(lines(std::io::stdin().lock())?);
         } else {
-            // Where that cannot be, the command goes on: the user gave the secret there.
+            // A failure is not fatal: the user put the secret there.
             if let Err(error) = hide_argument(argument) {
                 eprintln!("warning: a secret stays in the process list: {error:#}");
             }
@@ -40,7 +41,7 @@ pub fn several(arguments: &[String]) -> Result<Vec<String>> {
     Ok(secrets)
 }
 
-/// The lines of an input that are not empty, of which there must be one at least.
+/// Returns the lines of an input that are not empty; there must be at least one.
 fn lines(input: impl Read) -> Result<Vec<String>> {
     let mut text = String::new();
     input.take(MOST + 1).read_to_string(&mut text).context("standard input cannot be read as text")?;
@@ -51,7 +52,7 @@ fn lines(input: impl Read) -> Result<Vec<String>> {
 }
 
 /// Overwrites a secret in this process's command line, which every user of the machine can read as long as the process
-/// lives.
+/// runs.
 fn hide_argument(secret: &str) -> Result<()> {
     let line = std::fs::read("/proc/self/cmdline").context("the own command line cannot be read")?;
     let start = start_of_arguments().context("where the own command line begins is unknown")?;
@@ -63,7 +64,8 @@ fn hide_argument(secret: &str) -> Result<()> {
     Ok(())
 }
 
-/// The address of the command line: the 48th field of the process's statistics, counted after the name in brackets.
+/// Returns the address of the command line: the 48th field of the process's statistics, counted after the name in
+/// parentheses.
 fn start_of_arguments() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/stat").ok()?;
     let (_, rest) = text.rsplit_once(')')?;

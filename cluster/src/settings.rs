@@ -1,5 +1,5 @@
-//! The settings that every node of a cluster must agree on, published by the server as the ConfigMap `kube-system/corten-config` and
-//! learned by nodes that join.
+//! The settings that every node of a cluster must agree on. The server publishes them as the ConfigMap
+//! `kube-system/corten-config`, and nodes that join read them.
 
 use anyhow::Result;
 use corten_meta::Value;
@@ -39,13 +39,13 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The data of the ConfigMap.
+    /// Returns the data of the ConfigMap.
     pub fn data(&self) -> Value {
         serde_json::json!({KEY: serde_json::json!(self).to_string()})
     }
 }
 
-/// Reads what a cluster publishes.
+/// Parses the published settings.
 pub fn parse(text: &str) -> Result<Settings> {
     Ok(serde_json::from_str(text)?)
 }

@@ -1,5 +1,5 @@
-//! Which authorities sign approved certificate requests, as flags say it: one for all signers, or one for each that is
-//! named. The flags and their rules are upstream's.
+//! The flags of the CAs that sign approved certificate requests: one for all signers, or one for each signer. The flags
+//! and their rules are upstream's.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use corten_controllers::{SigningAuthorities, SigningAuthority};
 
 use crate::files;
 
-/// The flag that names one authority for all.
+/// The flag of the CA for all signers.
 const ALL: &str = "cluster_signing_cert_file";
 
 /// The flags.
@@ -48,7 +48,7 @@ pub struct SigningOptions {
 }
 
 impl SigningOptions {
-    /// Reads the authorities that are named.
+    /// Reads the CAs of the flags.
     pub fn read(&self) -> Result<SigningAuthorities> {
         if let Some(authority) = read(&self.cluster_signing_cert_file, &self.cluster_signing_key_file)? {
             return Ok(SigningAuthorities::all(authority));

@@ -1,7 +1,7 @@
 //! The tasks of a process: each component is one, all are awaited, and the end of one ends all.
 //!
-//! A component that fails takes the process down with a clear word: whoever supervises it (systemd, `corten up`)
-//! starts a whole one again, and containers do not notice. Half a cluster that looks alive would be worse.
+//! A component that fails ends the process with an error: its supervisor (systemd, `corten up`) starts a complete one
+//! again, and containers do not notice. A partial cluster that looks alive would be worse.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use anyhow::{Result, anyhow};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// How long a component may take to end once it is asked to.
+/// The time limit of a component's end at shutdown.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub struct Tasks {
@@ -20,12 +20,12 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// Tasks that end when `shutdown` is cancelled.
+    /// Makes a set of tasks that end when `shutdown` is cancelled.
     pub fn new(shutdown: CancellationToken) -> Tasks {
         Tasks { set: JoinSet::new(), shutdown }
     }
 
-    /// The token that asks these tasks to end.
+    /// Returns the token that ends these tasks.
     pub fn shutdown(&self) -> CancellationToken {
         self.shutdown.clone()
     }
@@ -35,7 +35,7 @@ impl Tasks {
     where
         E: std::fmt::Display,
     {
-        // Boxed, so that the runtime's own code around a task is compiled once and not per component.
+        // The task is boxed, so that the runtime's own code around a task is compiled once and not per component.
         let task: Pin<Box<dyn Future<Output = _> + Send>> =
             Box::pin(async move { (name, task.await.map_err(|error| anyhow!("{name}: {error:#}"))) });
         self.set.spawn(task);
@@ -47,7 +47,7 @@ impl Tasks {
         self.premature(ended)
     }
 
-    /// Waits until the shutdown is asked for or a component ends by itself; then asks the rest, and waits for them.
+    /// Waits until the shutdown or until a component ends by itself; then ends the others and waits for them.
     pub async fn run(mut self) -> Result<()> {
         let outcome = tokio::select! {
             () = self.shutdown.cancelled() => Ok(()),

@@ -1,4 +1,4 @@
-//! Every component as a process of its own, each with nothing but its kubeconfig: together they are a cluster.
+//! Every component as a process of its own, each with only its kubeconfig: together they are a cluster.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use testkit::{image, tools, wait};
 
 const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
 
-/// A leader that keeps its Lease also on a machine that starves it for a while.
+/// The flags of a leader that keeps its Lease also on a machine that starves it for a while.
 const ELECTION: [&str; 5] =
     ["--leader-elect", "--leader-elect-lease-duration", "120s", "--leader-elect-renew-deadline", "100s"];
 /// The same for the scheduler.
@@ -17,7 +17,7 @@ kind: KubeSchedulerConfiguration
 leaderElection: {leaderElect: true, leaseDuration: 120s, renewDeadline: 100s, retryPeriod: 2s}
 ";
 
-/// A component, which ends with the test; and its log.
+/// A component, which ends with the test, and its log.
 struct Component(Child, PathBuf);
 
 impl Drop for Component {
@@ -27,8 +27,8 @@ impl Drop for Component {
             let lines: Vec<&str> = log.lines().collect();
             eprintln!("--- {} ---\n{}", self.1.display(), lines[lines.len().saturating_sub(20)..].join("\n"));
         }
-        // It is the child of what entered the machine, and must be gone before the cluster is purged: its control
-        // groups cannot be removed while it lives in them.
+        // The process is a child of the program that entered the machine, and must be gone before the cluster is
+        // purged: its cgroups cannot be removed while it is in them.
         let enters = self.0.id();
         let children = std::fs::read_to_string(format!("/proc/{enters}/task/{enters}/children")).unwrap_or_default();
         for child in children.split_whitespace() {
@@ -50,14 +50,14 @@ fn start(cluster: &Cluster, arguments: &[&str]) -> Component {
     Component(command.spawn().expect("corten starts"), path)
 }
 
-/// Starts a scheduler that stands for election.
+/// Starts a scheduler with leader election.
 fn start_scheduler(cluster: &Cluster, kubeconfig: &str) -> Component {
     let config = cluster.scratch().join("scheduler.yaml");
     std::fs::write(&config, SCHEDULER).expect("a configuration");
     start(cluster, &["scheduler", "--config", &config.to_string_lossy(), "--kubeconfig", kubeconfig])
 }
 
-/// Without a scheduler of its own a cluster leaves its pods to others: to somebody who binds by hand, and to a scheduler
+/// A cluster without a scheduler of its own leaves its pods to others: to a user who binds by hand, and to a scheduler
 /// that takes the Lease.
 #[test]
 fn pods_wait_for_others_where_the_cluster_runs_no_scheduler() {
@@ -81,7 +81,7 @@ fn pods_wait_for_others_where_the_cluster_runs_no_scheduler() {
     cluster.kubectl(&["create", "--raw", path, "-f", &binding.to_string_lossy()]);
     let phase =
         ["get", "pods", "-o", "jsonpath={range .items[*]}{.metadata.name}={.status.phase}{.spec.nodeName} {end}"];
-    // By the time that one runs, a scheduler would have looked at the other as well.
+    // By the time that one runs, a scheduler would have scheduled the other as well.
     let running = format!("by-hand=Running{node} ");
     let phases = cluster.kubectl_until(&phase, |phases| phases.contains(&running));
     assert_eq!(phases, format!("{running}waits=Pending "));

@@ -80,7 +80,8 @@ fn a_machine_joins_by_a_token_and_comes_back_without_one() {
     first.apply(&web("second"));
     first.kubectl_wait(&["wait", "--for=condition=Ready", "pod/on-first", "pod/on-second"]);
 
-    // Pods of both machines reach each other, and the API server reaches the kubelet by the certificate it asked for.
+    // Pods of both machines reach each other, and the API server reaches the kubelet by the certificate that it
+    // requested.
     for (from, to) in [("first", "second"), ("second", "first")] {
         let address = first.kubectl(&["get", "pod", &format!("on-{to}"), "-o", "jsonpath={.status.podIP}"]);
         assert_eq!(first.fetch_in(&format!("on-{from}"), &address, "80"), format!("{to}\n"));

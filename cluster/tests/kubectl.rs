@@ -1,4 +1,4 @@
-//! What kubectl does beyond a first hour: the requests that it only makes in some cases must be answered too.
+//! kubectl beyond a first hour: the requests that it makes only in some cases must be answered too.
 
 use testkit::cluster::{Cluster, IMAGE};
 use testkit::tools;
@@ -20,7 +20,7 @@ fn kubectl_finds_what_it_asks_for() {
     a_second_cluster_is_not_mixed_up(&cluster);
 }
 
-/// kubectl checks a `List` with version 2 of OpenAPI, in protobuf.
+/// kubectl validates a `List` with OpenAPI v2, in protobuf.
 fn lists_are_applied(cluster: &Cluster) {
     let item = |name: &str| format!("{{apiVersion: v1, kind: ConfigMap, metadata: {{name: {name}}}, data: {{a: b}}}}");
     let list = format!("apiVersion: v1\nkind: List\nitems: [{}, {}]\n", item("first"), item("second"));
@@ -73,7 +73,8 @@ spec:
     assert_eq!(std::fs::read_to_string(path.join("file")).expect("the pod wrote it"), "kept\n");
 }
 
-/// A claim that names no class gets a directory of the node, which a pod of any user may write and which goes with it.
+/// A claim without a class gets a directory of the node, which a pod of any user may write and which is removed with
+/// it.
 fn claims_are_provisioned(cluster: &Cluster) {
     cluster.apply(&format!(
         r#"
@@ -103,7 +104,7 @@ spec:
     assert!(!path.exists(), "the directory goes before its volume");
 }
 
-/// Commands that name another data directory than the running cluster's must not touch it.
+/// Commands with another data directory than the running cluster's must not touch it.
 fn a_second_cluster_is_not_mixed_up(cluster: &Cluster) {
     let other = cluster.scratch().join("other");
     for command in ["up", "down", "status"] {

@@ -1,4 +1,4 @@
-//! A node by its own settings: a configuration file, static pods, what it measures, and pods that take too much.
+//! A node with its own settings: a configuration file, static pods, its measurements, and pods that exceed limits.
 
 use testkit::cluster::{Cluster, IMAGE};
 use testkit::{image, tools};
@@ -45,7 +45,7 @@ fn a_node_follows_its_settings() {
     std::fs::write(format!("{manifests}/web.yaml"), manifest).expect("a manifest");
     cluster.kubectl_until(&["get", "pods"], |pods| pods.contains("web-n1") && pods.contains("Running"));
 
-    // A bomb of processes is held to the pod's limit, and one of bytes ends its pod.
+    // The limit of the pod stops a bomb of processes, and a bomb of bytes is evicted.
     let bomb = "for i in $(seq 100); do sleep 1000 & done";
     let fork = ["exec", "web-n1", "--", "sh", "-c", bomb];
     let failed = cluster.kubectl_command(&fork).output().expect("kubectl runs");

@@ -1,4 +1,5 @@
-//! Several nodes on one machine: the first runs the control plane and no user pods; pods on the others meet.
+//! Several nodes on one machine: the first runs the control plane and no user pods; pods on the others reach each
+//! other.
 
 use testkit::cluster::{Cluster, IMAGE};
 use testkit::{tools, wait};
@@ -39,7 +40,7 @@ spec:
     assert_eq!(fetch("on-2", &address("on-3")), "node-3\n");
     assert_eq!(fetch("on-3", &address("on-2")), "node-2\n");
 
-    // By IPv6, which the pods have too.
+    // The same by IPv6, which the pods have too.
     let second = |pod: &str| cluster.kubectl(&["get", "pod", pod, "-o", "jsonpath={.status.podIPs[1].ip}"]);
     assert_eq!(fetch("on-2", &second("on-3")), "node-3\n");
     assert_eq!(fetch("on-3", &second("on-2")), "node-2\n");
@@ -63,10 +64,10 @@ spec:
     let resolve = ["exec", "on-2", "--", "nslookup", "-type=aaaa", "remote.default.svc.cluster.local"];
     cluster.kubectl_until(&resolve, |resolved| resolved.contains(address));
 
-    // A pod without a wish never lands on the control plane.
+    // A pod without tolerations is never scheduled on the control plane.
     cluster.kubectl(&["create", "deployment", "many", "--image", IMAGE, "--replicas=4", "--", "sleep", "3600"]);
     cluster.kubectl_wait(&["rollout", "status", "deployment/many"]);
-    // DNS answers pods and its own node alone; the status asks the other nodes all the same.
+    // DNS answers only pods and its own node; the status queries the other nodes all the same.
     let status = cluster.corten(&["status"]);
     assert!(!status.contains("failing"), "{status}");
     let places = cluster.kubectl(&["get", "pods", "-l", "app=many", "-o", "jsonpath={.items[*].spec.nodeName}"]);
@@ -116,7 +117,7 @@ spec: {{type: NodePort, selector: {{app: web}}, ports: [{{port: 80, nodePort: 30
     }
     let page = wait::until("the node port", wait::BOUND, || cluster.machine.fetch("fd89::1", "30080"));
     assert_eq!(page, "six\n");
-    // The API server is a Service like any other, found by what every container is told.
+    // The API server is a Service like any other, found by the environment variables of every container.
     cluster.kubectl(&[
         "exec",
         "web",

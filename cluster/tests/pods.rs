@@ -1,5 +1,5 @@
-//! Pods on a real node, as upstream's end-to-end tests beyond conformance use them: who owns their tokens, which of them
-//! are refused, how their mounts propagate, how their ports are forwarded, and what the node shows of itself.
+//! Pods on a real node, as upstream's end-to-end tests beyond conformance use them: the owners of their tokens, refused
+//! pods, mount propagation, port forwarding, and the node's own endpoints.
 
 #![allow(clippy::unwrap_used)]
 
@@ -27,7 +27,7 @@ fn pods_are_run_as_upstream_runs_them() {
     components_show_their_health(&cluster);
 }
 
-/// The manifest of a pod with one container, which runs a script of the shell.
+/// Returns the manifest of a pod with one container, which runs a shell script.
 fn pod(name: &str, script: &str, spec: &str, container: &str) -> String {
     format!(
         r#"
@@ -95,7 +95,7 @@ fn root_is_refused_where_it_must_not_be(cluster: &Cluster) {
     assert_eq!(cluster.kubectl(&["logs", "other-user"]), "1234\n");
 }
 
-/// The machine's mounts are private, which the volumes must not mind.
+/// The machine's mounts are private, which must not affect the volumes.
 fn mounts_propagate_as_specified(cluster: &Cluster) {
     let shared = cluster.scratch().join("propagation");
     let names = ["both", "down", "private", "unsaid"];
@@ -149,7 +149,7 @@ fn mounts_propagate_as_specified(cluster: &Cluster) {
     cluster.kubectl(&[&["delete", "--now"], &pods[..]].concat());
 }
 
-/// Servers that take one client and end, whatever it sends; the pod is not restarted.
+/// Servers that accept one client and exit, whatever it sends; the pod is not restarted.
 fn ports_are_forwarded_to_servers_of_one_client(cluster: &Cluster) {
     let script = "nc -l -p 80 > /tmp/read; echo read $(busybox wc -c < /tmp/read)";
     let listening = "sh, -c, \"busybox netstat -nlt | grep -q :80\"";
@@ -177,7 +177,7 @@ fn forward(cluster: &Cluster, pod: &str, websockets: &str, sent: &str) {
         .spawn()
         .unwrap();
     let mut line = String::new();
-    // kubectl tells of every connection, and ends where nobody reads it.
+    // kubectl prints every connection, and exits if its output is not read.
     let mut output = BufReader::new(forwarding.stdout.take().unwrap());
     output.read_line(&mut line).unwrap();
     let port = line.strip_prefix("Forwarding from 127.0.0.1:").and_then(|rest| rest.split(' ').next());
@@ -187,7 +187,7 @@ fn forward(cluster: &Cluster, pod: &str, websockets: &str, sent: &str) {
         stream.write_all(sent.as_bytes()).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(300))).unwrap();
-        // The server has nothing to say; its end is the end of the connection.
+        // The server sends nothing; its exit closes the connection.
         let _ = stream.read_to_end(&mut Vec::new());
     });
     forwarding.kill().unwrap();

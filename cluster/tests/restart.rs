@@ -1,4 +1,4 @@
-//! What must survive: a cluster that is killed finds everything again, and one that is purged leaves nothing.
+//! Recovery: a killed cluster finds everything again, and a purged one leaves nothing.
 
 #![allow(clippy::unwrap_used)]
 
@@ -36,7 +36,7 @@ fn a_killed_cluster_comes_back_and_its_containers_never_stopped() {
         cluster.kubectl_until(&["exec", "deployment/sleeper", "--", "echo", "alive"], |printed| printed == "alive\n");
     }
 
-    // An ordinary stop ends the containers; the objects stay.
+    // An ordinary stop stops the containers; the objects stay.
     cluster.corten(&["down"]);
     no_processes(&cluster);
     cluster.start(&[]);
@@ -46,7 +46,7 @@ fn a_killed_cluster_comes_back_and_its_containers_never_stopped() {
     purge_leaves_nothing(&cluster);
 }
 
-/// Ended processes are seen until the machine's init has reaped them.
+/// Exited processes are visible until the machine's init has reaped them.
 fn no_processes(cluster: &Cluster) {
     wait::until("the end of all processes", wait::BOUND, || match cluster.machine.processes() {
         none if none.is_empty() => Ok(()),
@@ -81,7 +81,7 @@ fn purge_leaves_nothing(cluster: &Cluster) {
     assert!(!std::fs::read_to_string(cluster.scratch().join(".kube/config")).unwrap().contains("corten"));
 }
 
-/// The name of the cluster's cgroup, as its status tells it.
+/// Returns the name of the cluster's cgroup, from its status.
 fn cgroup(cluster: &Cluster) -> String {
     let status = cluster.corten(&["status"]);
     let line = status.lines().find_map(|line| line.strip_prefix("cgroup")).expect("the status names the cgroup");
@@ -138,7 +138,7 @@ fn errors_are_one_sentence() {
     assert_eq!(fails(&["logs"]).lines().count(), 1);
 }
 
-/// Gives the data directory a file system of its own, of so many megabytes.
+/// Gives the data directory a file system of its own, with this many megabytes.
 fn small_disk(cluster: &Cluster, megabytes: u32) {
     std::fs::create_dir_all(cluster.data_dir()).unwrap();
     let size = format!("size={megabytes}m,mode=0700");
@@ -188,7 +188,7 @@ fn a_full_disk_is_reported_and_writes_go_on_once_there_is_space() {
     assert_eq!(cluster.kubectl(&condition), "True");
 }
 
-/// Makes every sync of file data fail once the file that the environment names is there.
+/// Makes every sync of file data fail once the file of the environment variable exists.
 const FAILING_SYNC: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>

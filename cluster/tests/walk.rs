@@ -18,7 +18,7 @@ fn root_only() -> bool {
     root
 }
 
-/// A Deployment of a web server that answers with its pod's name.
+/// Returns a Deployment of a web server that answers with its pod's name.
 fn web(replicas: u32) -> String {
     format!(
         r#"
@@ -101,7 +101,7 @@ fn deployment_lives(cluster: &Cluster) {
         cluster.kubectl(&["get", "deployment", "web", "-o", "jsonpath={.spec.template.spec.containers[0].env}"]);
     assert!(!environment.contains("VERSION"), "{environment}");
 
-    // The pods of the revision that was left still end: one of those would be gone before its deletion.
+    // The pods of the former revision still terminate: one of those would be gone before its deletion.
     let names = ["get", "pods", "-l", "app=web", "-o", "name"];
     let pods = cluster.kubectl_until(&names, |text| text.lines().count() == 3);
     let victim = pods.lines().next().expect("three pods");
@@ -129,7 +129,7 @@ fn service_is_reached_by_name(cluster: &Cluster) {
     cluster.kubectl_until(&look, |looked_up| looked_up.contains("web.default.svc.cluster.local\nAddress"));
     let get = ["exec", "deployment/web", "--", "wget", "-q", "-O", "-", "http://web"];
     cluster.kubectl_until(&get, |answer| answer.starts_with("web-"));
-    // Every pod answers sooner or later, the asking one included.
+    // Every pod answers sooner or later, including the one that sends the requests.
     let answers = in_pod(cluster, "for i in $(seq 60); do wget -q -O - http://web; done");
     let mut names: Vec<&str> = answers.lines().collect();
     names.sort_unstable();
@@ -325,7 +325,7 @@ spec:
     assert_eq!(last, "3");
     assert_eq!(cluster.kubectl(&["logs", "mortal", "--previous"]), "life\n");
     cluster.kubectl_wait(&["wait", "--for=condition=Ready", "pod/sickly"]);
-    // A slow machine may look before the container has touched its file, and restart it once more than asked.
+    // A slow machine may probe before the container has created its file, and restart it once more than expected.
     cluster.kubectl_until(&["exec", "sickly", "--", "rm", "/tmp/healthy"], |_| true);
     cluster
         .kubectl_until(&["get", "pod", "sickly", "-o", "jsonpath={.status.containerStatuses[0].restartCount}"], |t| {
@@ -345,7 +345,7 @@ fn access_is_controlled(cluster: &Cluster) {
         refused.contains(r#"secrets is forbidden: User "nobody" cannot list resource "secrets" in API group "" in the namespace "default""#),
         "{refused}"
     );
-    // A pod's own token is known, and may do nothing yet.
+    // A pod's own token is valid, and has no rights yet.
     let inside = cluster.kubectl(&["create", "token", "default"]);
     let refused = cluster.kubectl_fails(&[
         "get",

@@ -19,15 +19,9 @@ const SYNONYMS: &[(&str, &str)] = &[
 /// Words that no comment starts with: a sentence has a subject and a verb, a function returns or reports.
 const STARTS: &[&str] = &["What", "Who", "Whom", "Whose", "Nobody", "Somebody", "Everybody", "Whoever"];
 
-/// Packages whose comments are still in a dialect of their own. The list only gets shorter.
-const DIALECTS: &[&str] = &["cluster/", "node/kubelet/"];
-
 /// Returns the comments of a file that use another word than the glossary's.
 pub fn problems(root: &Path, file: &Path, text: &str) -> Vec<String> {
     let name = file.strip_prefix(root).unwrap_or(file).display().to_string();
-    if DIALECTS.iter().any(|dialect| name.starts_with(dialect)) {
-        return Vec::new();
-    }
     let comments = text.lines().enumerate().filter_map(|(at, line)| Some((at + 1, comment(line)?)));
     let mut starts = true;
     let mut problems = Vec::new();

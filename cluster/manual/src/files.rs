@@ -1,4 +1,4 @@
-//! The page of configuration files: which flag takes which document, and every field that is read.
+//! The page of configuration files: the flag of each document, and every field that is read.
 
 use anyhow::{Context, Result};
 use corten_kubelet::configuration::{Described, describe};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{cell, heading};
 
-/// The documents that are upstream's to the letter: kind, flag, reader of changes, and the example in the tree.
+/// The documents that are exactly upstream's: kind, flag, reader of changes, and the example in the tree.
 const UPSTREAM: &[[&str; 3]] = &[
     ["AuthenticationConfiguration (`apiserver.config.k8s.io`)", "--authentication-config", "authentication.yaml"],
     ["AuthorizationConfiguration (`apiserver.config.k8s.io`)", "--authorization-config", "authorization.yaml"],
@@ -14,7 +14,7 @@ const UPSTREAM: &[[&str; 3]] = &[
     ["Policy (`audit.k8s.io/v1`)", "--audit-policy-file", "audit-policy.yaml"],
 ];
 
-/// A place in KubeSchedulerConfiguration, and a document with an unknown field there.
+/// A position in KubeSchedulerConfiguration, and a document with an unknown field there.
 const SCHEDULER: &[(&str, &str)] = &[
     ("", r#"{"?": 0}"#),
     ("leaderElection", r#"{"leaderElection": {"?": 0}}"#),
@@ -55,7 +55,7 @@ const SCHEDULER: &[(&str, &str)] = &[
     ("extenders[].managedResources[]", r#"{"extenders": [{"urlPrefix": "", "managedResources": [{"?": 0}]}]}"#),
 ];
 
-/// The page.
+/// Returns the page.
 pub fn page() -> Result<String> {
     let parts = [upstream(), kubelet(), scheduler()?, registries(), settings()];
     Ok(heading("Configuration files") + &parts.join("\n"))
@@ -111,7 +111,7 @@ fn scheduler() -> Result<String> {
     Ok(out)
 }
 
-/// The fields that the scheduler knows in a place, in the words of its refusal of another.
+/// Returns the fields that the scheduler knows at a position, from its error for an unknown one.
 fn scheduler_fields(document: &str) -> Result<String> {
     let mut document: Value = serde_json::from_str(document)?;
     document["apiVersion"] = json!("kubescheduler.config.k8s.io/v1");

@@ -4,7 +4,7 @@ use clap::{Arg, Command};
 
 use crate::{cell, heading};
 
-/// The page.
+/// Returns the page.
 pub fn page(mut command: Command) -> String {
     command.build();
     let mut out = heading("Commands and flags");
@@ -40,7 +40,7 @@ fn about(command: &Command) -> String {
     command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default()
 }
 
-/// The flags of a command; the global ones are those of the root alone.
+/// Returns the flags of a command; the global ones are only those of the root.
 fn table(command: &Command, global: bool) -> String {
     let shown = |argument: &&Arg| {
         !argument.is_hide_set()
@@ -75,7 +75,7 @@ fn name(argument: &Arg) -> String {
     format!("{short}`--{long}{space}{value}`")
 }
 
-/// The help of a flag, and its possible values with theirs.
+/// Returns the help of a flag, and its possible values with theirs.
 fn meaning(argument: &Arg) -> String {
     let mut text = argument.get_help().map(ToString::to_string).unwrap_or_default();
     if !argument.get_action().takes_values() {

@@ -1,7 +1,7 @@
-//! Writes what follows from the code: the manual's reference pages, man pages and shell completions.
+//! Writes the pages that are derived from the code: the manual's reference pages, man pages and shell completions.
 //!
-//! A package of its own, so that neither the binary nor `xtask` is built with what only these need. A test refuses
-//! reference pages that do not say what the code says.
+//! It is a package of its own, so that neither the binary nor `xtask` is built with dependencies that only these need.
+//! A test refuses reference pages that differ from the code.
 
 mod files;
 mod flags;
@@ -23,7 +23,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// The reference pages: where each is in the tree, and what it says.
+/// Returns the reference pages: the path of each in the tree, and its content.
 fn reference(root: &Path) -> Result<Vec<(&'static str, String)>> {
     Ok(vec![
         ("docs/reference/flags.md", flags::page(corten::reference::command())),
@@ -43,7 +43,7 @@ fn write_reference(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Man pages and completions, in `man1/` and `completions/` of the directory.
+/// Writes man pages and completions, in `man1/` and `completions/` of the directory.
 fn write_pages(directory: &Path) -> Result<()> {
     let manual = directory.join("man1");
     std::fs::create_dir_all(&manual)?;
@@ -57,12 +57,12 @@ fn write_pages(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The line that opens a generated page.
+/// Returns the line that opens a generated page.
 fn heading(title: &str) -> String {
     format!("<!-- Written by `cargo xtask reference` from the code; edit that instead. -->\n# {title}\n\n")
 }
 
-/// A text as a cell of a table.
+/// Formats a text as a cell of a table.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }

@@ -1,8 +1,8 @@
-//! The page of metrics: every family with its type and HELP, and where it is served.
+//! The page of metrics: every family with its type and HELP, and its endpoint.
 //!
-//! Families that are declared in one place are read from the sources. Others are written as a page is served; those come from
-//! a running cluster: the test of the manual refuses a family that the page lacks, and adds it when it is asked to. A row stays
-//! as long as the sources hold its name.
+//! Families that are declared in one place are read from the sources. Others are written while a page is served; those
+//! come from a running cluster: the test of the manual refuses a family that the page lacks, and adds it on request. A
+//! row stays as long as the sources contain its name.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::heading;
 
 pub const FILE: &str = "docs/reference/metrics.md";
 
-/// Where the families of a folder are served.
+/// The endpoints of the families of a directory.
 const PLACES: &[(&str, &str)] = &[
     ("control-plane/apiserver", "API server"),
     ("control-plane/scheduler", "scheduler"),
@@ -25,10 +25,10 @@ const PLACES: &[(&str, &str)] = &[
     ("node/dns", "cluster DNS"),
 ];
 
-/// Literals that are shorter say nothing about a family.
+/// The least length of a literal: shorter ones do not identify a family.
 const LEAST_LITERAL: usize = 8;
 
-/// A family as a page shows it: its name, its type, where it is served, its HELP. Two places may describe one name differently.
+/// A row of the page: name, type, endpoint and HELP of a family. Two endpoints may describe one name differently.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Row {
     name: String,
@@ -37,7 +37,7 @@ struct Row {
     help: String,
 }
 
-/// The page.
+/// Returns the page.
 pub fn page(root: &Path) -> Result<String> {
     let sources = sources(root)?;
     let declared = declared(&sources)?;
@@ -49,7 +49,7 @@ pub fn page(root: &Path) -> Result<String> {
     let is_named = |row: &Row| literals.iter().any(|literal| row.name.ends_with(literal));
     let mut rows = kept(root);
     rows.retain(|row| is_named(row) && says_so(row));
-    // Where a running cluster showed a family is known better than by its folder.
+    // The endpoint at which a running cluster showed a family is more exact than that of its directory.
     let is_known =
         |row: &Row, rows: &BTreeSet<Row>| rows.iter().any(|other| (&other.name, &other.help) == (&row.name, &row.help));
     for row in declared {
@@ -68,7 +68,7 @@ pub fn page(root: &Path) -> Result<String> {
     Ok(out)
 }
 
-/// The rows of the page in the tree.
+/// Returns the rows of the page in the tree.
 fn kept(root: &Path) -> BTreeSet<Row> {
     let text = std::fs::read_to_string(root.join(FILE)).unwrap_or_default();
     let rows = text.lines().filter_map(|line| {
@@ -80,7 +80,7 @@ fn kept(root: &Path) -> BTreeSet<Row> {
     rows.collect()
 }
 
-/// How the sources declare a family: its name, its type, perhaps its labels, and its HELP.
+/// The forms of declarations of a family: its name, its type, perhaps its labels, and its HELP.
 const DECLARATIONS: [&str; 4] = [
     r#"name: "([a-z0-9_]+)",\s*kind: Kind::(\w+)[^"]*?labels: &?\[[^\]]*\],\s*help: "((?:[^"\\]|\\.)*)""#,
     r#""([a-z0-9_]+)",\s*Kind::(\w+)(?:\([^)]*\))?,\s*(?:&?\[[^\]]*\],\s*)?"((?:[^"\\]|\\.)*)""#,
@@ -88,7 +88,7 @@ const DECLARATIONS: [&str; 4] = [
     r#""([a-z0-9_]+)",\s*"(counter|gauge|histogram)",\s*"((?:[^"\\]|\\.)*)""#,
 ];
 
-/// The families that the sources declare in one place.
+/// Returns the families that the sources declare in one place.
 fn declared(sources: &[(String, String)]) -> Result<BTreeSet<Row>> {
     let patterns = DECLARATIONS.iter().map(|pattern| Regex::new(pattern)).collect::<Result<Vec<_>, _>>()?;
     let mut rows = BTreeSet::new();
@@ -108,7 +108,7 @@ fn declared(sources: &[(String, String)]) -> Result<BTreeSet<Row>> {
     Ok(rows)
 }
 
-/// The type of a family; the kubelet's have it by their buckets.
+/// Returns the type of a family; the kubelet's have it by their buckets.
 fn kind(declared: &str) -> String {
     match declared {
         "&[]" => "counter".to_owned(),
@@ -117,7 +117,7 @@ fn kind(declared: &str) -> String {
     }
 }
 
-/// The HELP as it is served: upstream's words where upstream promises the family.
+/// Returns the HELP as it is served: upstream's words where upstream promises the family.
 fn help(name: &str, kind: &str, help: &str) -> Option<String> {
     let mut exposition = corten_meta::metrics::Exposition::default();
     exposition.family(name, kind, help);
@@ -126,7 +126,7 @@ fn help(name: &str, kind: &str, help: &str) -> Option<String> {
     Some(crate::cell(line))
 }
 
-/// Every source that counts, by its path in the tree.
+/// Returns every source that counts, by its path in the tree.
 fn sources(root: &Path) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     for folder in ["machinery", "control-plane", "node", "cluster/src"] {

@@ -4,7 +4,7 @@ use corten::reference::{Listener, listeners};
 
 use crate::{cell, heading};
 
-/// The page.
+/// Returns the page.
 pub fn page() -> String {
     let rows: String = listeners().iter().map(row).collect();
     format!(

@@ -7,7 +7,7 @@ use http::Method;
 use super::Run;
 use super::measure::Report;
 
-/// How many objects are read in turn.
+/// The number of objects that are read in turn.
 const OBJECTS: u64 = 1000;
 
 pub async fn measure(run: &Run<'_>, report: &mut Report) -> Result<()> {

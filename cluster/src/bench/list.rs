@@ -1,4 +1,4 @@
-//! Lists: the whole collection at once, consistent (without a resourceVersion) and from the server's cache (with 0).
+//! Lists: the complete collection at once, consistent (without a resourceVersion) and from the server's cache (with 0).
 
 use anyhow::Result;
 use bytes::Bytes;
@@ -7,7 +7,7 @@ use http::Method;
 use super::Run;
 use super::measure::Report;
 
-/// Lists are big, so that few connections are enough to keep a server busy.
+/// The number of connections: lists are large, so that few are enough to keep a server busy.
 const CONNECTIONS: usize = 4;
 
 pub async fn measure(run: &Run<'_>, report: &mut Report) -> Result<()> {

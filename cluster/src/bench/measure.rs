@@ -1,4 +1,4 @@
-//! What a run is measured by: the time of each request, and the CPU time and memory of the server's processes.
+//! The measurements of a run: the time of each request, and the CPU time and memory of the server's processes.
 //!
 //! CPU time is the figure to compare on a machine that does other things at the same time; rates and latencies need a
 //! quiet one.
@@ -24,7 +24,7 @@ impl Latencies {
         self.0.len()
     }
 
-    /// The time in milliseconds that this part of the requests did not exceed; `part` is between 0 and 1.
+    /// Returns the time in milliseconds that this part of the requests did not exceed; `part` is between 0 and 1.
     pub fn percentile(&mut self, part: f64) -> f64 {
         if self.0.is_empty() {
             return 0.0;
@@ -53,18 +53,18 @@ impl Processes {
         !self.0.is_empty()
     }
 
-    /// The CPU time that they have used.
+    /// Returns the CPU time of the processes so far.
     pub fn cpu_time(&self) -> Duration {
         self.0.iter().filter_map(|pid| cpu_time(*pid)).sum()
     }
 
-    /// Their resident memory in MiB.
+    /// Returns their resident memory in MiB.
     pub fn resident(&self) -> f64 {
         self.0.iter().filter_map(|pid| resident_kib(*pid)).sum::<f64>() / 1024.0
     }
 }
 
-/// User and system time of a process and of its threads that ended.
+/// Returns the user and system time of a process and of its ended threads.
 fn cpu_time(pid: u32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, after_name) = stat.rsplit_once(')')?;
@@ -86,7 +86,7 @@ pub struct Span {
     own: Duration,
 }
 
-/// What a span cost.
+/// The cost of a span.
 pub struct Cost {
     pub wall: Duration,
     /// CPU time of the server.
@@ -113,7 +113,7 @@ fn own_cpu_time() -> Duration {
     cpu_time(std::process::id()).unwrap_or_default()
 }
 
-/// What a server may take that stores nothing, in MiB.
+/// The memory of a server without objects, in MiB.
 const EMPTY_SERVER: f64 = 40.0;
 
 /// One line of the result.
@@ -133,7 +133,7 @@ impl Report {
         self.0.push(Figure { name: name.into(), value, unit });
     }
 
-    /// The lines of a scenario of requests: rate, latencies, and the CPU time of each.
+    /// Adds the lines of a scenario of requests: rate, latencies, and the CPU time of each.
     pub fn requests(&mut self, name: &str, mut latencies: Latencies, cost: &Cost, processes: &Processes) {
         let count = latencies.count().max(1) as f64;
         self.add(format!("{name}, rate"), count / cost.wall.as_secs_f64(), "/s");
@@ -151,7 +151,7 @@ impl Report {
         }
     }
 
-    /// What the stored objects take, and how often that goes into the server's memory without what any server takes.
+    /// Adds the size of the stored objects, and its ratio to the server's memory beyond that of an empty server.
     pub fn stored(&mut self, name: &str, bytes: f64, processes: &Processes) {
         let stored = bytes / f64::from(1 << 20);
         self.add(format!("{name}, encoded"), stored, "MiB");

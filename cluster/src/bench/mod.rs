@@ -1,8 +1,8 @@
 //! `corten bench api`: a load generator for API servers, the same for every Kubernetes.
 //!
-//! A run makes a namespace, measures one scenario after the other (one file each), and removes what it made, also
-//! when a scenario fails or the user interrupts it. Requests are sent in a closed loop: each connection has one
-//! request under way, and the next goes out when the answer has been read.
+//! A run creates a namespace, measures one scenario after the other (one file each), and removes what it created, also
+//! when a scenario fails or the user interrupts it. Requests are sent in a closed loop: each connection has one request
+//! in flight, and the next is sent when the answer has been read.
 
 mod create;
 mod get;
@@ -26,7 +26,7 @@ use measure::{Cost, Latencies, Processes, Report, Span};
 use objects::Namespace;
 use target::{Connection, Target};
 
-/// One run: where to, how much, and what it found.
+/// One run: its target, its extent, and its results.
 struct Run<'t> {
     target: &'t Arc<Target>,
     namespace: &'t Namespace<'t>,
@@ -70,15 +70,15 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The encoded bytes of all objects, as the server itself estimates them.
+    /// Returns the encoded bytes of all objects, by the server's own estimate.
     async fn stored(&self) -> Result<f64> {
         let text = self.target.connect().await?.text("/metrics").await?;
         let sizes = text.lines().filter(|line| line.starts_with("apiserver_resource_size_estimate_bytes{"));
         Ok(sizes.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).filter(|size| *size > 0.0).sum())
     }
 
-    /// Repeats a request on `connections` until the time or the number of requests is over; `call` makes the request of
-    /// a number.
+    /// Repeats a request on `connections` until the time or the number of requests is over; `call` returns the request
+    /// of a number.
     async fn load(&self, connections: usize, call: impl Fn(u64) -> Call + Send + Sync + 'static) -> Result<Load> {
         let connections = self.target.connections(connections).await?;
         let most = self.flags.requests.unwrap_or(u64::MAX);
@@ -109,11 +109,11 @@ impl Run<'_> {
 /// A request.
 type Call = (Method, String, Bytes);
 
-/// What one connection did.
+/// The results of one connection.
 #[derive(Default)]
 struct Worked {
     latencies: Latencies,
-    /// The size of the biggest answer.
+    /// The size of the largest answer.
     bytes: usize,
 }
 
@@ -135,10 +135,10 @@ async fn repeat(
     }
 }
 
-/// What a closed loop of requests took.
+/// The results of a closed loop of requests.
 struct Load {
     latencies: Latencies,
-    /// The size of the biggest answer.
+    /// The size of the largest answer.
     bytes: usize,
     cost: Cost,
 }

@@ -1,4 +1,4 @@
-//! The objects of a run: ConfigMaps in a namespace of the run's own, made and removed by it.
+//! The objects of a run: ConfigMaps in a namespace of its own, created and removed by it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 
 use super::target::{Connection, Target};
 
-/// The size of an object's JSON as it is sent.
+/// The size of an object's JSON in the request.
 const OBJECT_BYTES: usize = 1024;
-/// How many connections make and remove what a scenario needs.
+/// The number of connections that create and remove the objects of a scenario.
 const SETUP_CONNECTIONS: usize = 16;
-/// How long a namespace controller gets for a namespace that is already empty.
+/// The time limit of a namespace controller for a namespace that is already empty.
 const NAMESPACE_PATIENCE: u32 = 30;
 const NAMESPACE_POLL: Duration = Duration::from_millis(100);
 
@@ -34,7 +34,7 @@ impl<'t> Namespace<'t> {
         Ok(Namespace { target, name })
     }
 
-    /// The collection of the namespace's ConfigMaps.
+    /// Returns the collection of the namespace's ConfigMaps.
     pub fn config_maps(&self) -> String {
         format!("/api/v1/namespaces/{}/configmaps", self.name)
     }
@@ -43,7 +43,7 @@ impl<'t> Namespace<'t> {
         format!("/api/v1/namespaces/{}/configmaps/{name}", self.name)
     }
 
-    /// Makes objects `<prefix>-0` to `<prefix>-<count - 1>`.
+    /// Creates objects `<prefix>-0` to `<prefix>-<count - 1>`.
     pub async fn fill(&self, prefix: &str, count: u64) -> Result<()> {
         let path = self.config_maps();
         self.each(count, async |connection, number| {
@@ -53,7 +53,7 @@ impl<'t> Namespace<'t> {
         .await
     }
 
-    /// Removes them.
+    /// Removes these objects.
     pub async fn empty(&self, prefix: &str, count: u64) -> Result<()> {
         self.each(count, async |connection, number| {
             let path = self.config_map(&format!("{prefix}-{number}"));
@@ -76,12 +76,12 @@ impl<'t> Namespace<'t> {
         futures::future::try_join_all(workers).await.map(drop)
     }
 
-    /// Removes the namespace. An API server that runs without controllers would keep it for ever: then the
-    /// finalizer is taken off here, as nothing is left in it.
+    /// Removes the namespace. An API server without controllers would keep it for ever: then the finalizer is removed
+    /// here, as the namespace is empty.
     pub async fn delete(self) -> Result<()> {
         let path = format!("/api/v1/namespaces/{}", self.name);
         let mut connection = self.target.connect().await?;
-        // What a scenario left behind that was cut short.
+        // An interrupted scenario may have left objects.
         connection.json(Method::DELETE, &self.config_maps(), &Value::Null).await?;
         connection.json(Method::DELETE, &path, &Value::Null).await?;
         for _ in 0..NAMESPACE_PATIENCE {
@@ -100,19 +100,19 @@ impl<'t> Namespace<'t> {
     }
 }
 
-/// A ConfigMap whose JSON is exactly 1 KiB.
+/// Returns a ConfigMap whose JSON is exactly 1 KiB.
 pub fn config_map(name: &str) -> Bytes {
     sized_config_map(name, OBJECT_BYTES)
 }
 
-/// A ConfigMap of a size, or of the least that its name needs.
+/// Returns a ConfigMap of a size, or of the smallest that its name needs.
 pub fn sized_config_map(name: &str, bytes: usize) -> Bytes {
     let head = format!(
         r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{name}","labels":{{"app":"bench"}}}},"data":{{"payload":""#
     );
     let mut body = head.into_bytes();
     let tail = br#""}}"#;
-    // Text that is neither random nor one letter: compressors find it as hard as configuration.
+    // The text is neither random nor one repeated character: it compresses about as well as configuration.
     let filling = format!("{name} The quick brown fox jumps over the lazy dog; ");
     let mut missing = bytes.saturating_sub(body.len() + tail.len());
     while missing > 0 {

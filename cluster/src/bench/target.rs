@@ -1,7 +1,7 @@
 //! The API server under test, and connections to it.
 //!
-//! Each connection is its own TCP and TLS connection, as that of a separate client, and speaks the HTTP version that
-//! was asked for. Nothing is retried: a request that fails is a failure of the run.
+//! Each connection is its own TCP and TLS connection, as that of a separate client, and uses the HTTP version of the
+//! flag. Nothing is retried: a failed request fails the run.
 
 use std::sync::Arc;
 
@@ -22,14 +22,14 @@ use tokio_rustls::TlsConnector;
 
 use crate::cli::{BenchApi, HttpVersion};
 
-/// What one stream and one connection of HTTP/2 may have in flight towards us; a client must not be the brake.
+/// The HTTP/2 window of one stream and one connection; the client must not be the bottleneck.
 const STREAM_WINDOW: u32 = 4 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;
 
-/// What is read from a connection at once.
+/// The size of the read buffer of a connection.
 const READ_BUFFER: usize = 16 << 10;
 
-/// Where to send requests, and as whom.
+/// The server, and the credentials of the requests.
 pub struct Target {
     address: String,
     authority: String,
@@ -66,7 +66,7 @@ impl Target {
         let failed = || format!("cannot connect to {}", self.address);
         let stream = TcpStream::connect(&self.address).await.with_context(failed)?;
         stream.set_nodelay(true)?;
-        // TLS asks for 4 KiB at a time; the system is asked for all that came.
+        // TLS reads 4 KiB at a time; the buffer reads everything that has arrived.
         let stream = BufReader::with_capacity(READ_BUFFER, stream);
         let stream = self.tls.connect(self.server_name.clone(), stream).await.with_context(failed)?;
         let sender = match self.version {
@@ -87,7 +87,7 @@ impl Target {
         Ok(Connection { target: Arc::clone(self), sender })
     }
 
-    /// Connections for `count` workers.
+    /// Opens connections for `count` workers.
     pub async fn connections(self: &Arc<Self>, count: usize) -> Result<Vec<Connection>> {
         futures::future::try_join_all((0..count).map(|_| self.connect())).await
     }
@@ -111,7 +111,7 @@ impl Target {
     }
 }
 
-/// From a kubeconfig, or from the flags alone.
+/// Reads a kubeconfig, or the flags alone.
 fn https_config(flags: &BenchApi) -> Result<HttpsConfig> {
     let mut config = match (&flags.kubeconfig, &flags.server) {
         (Some(file), _) => Kubeconfig::load(file)?.https_config(None)?,
@@ -147,7 +147,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Sends a request; the answer's body is still to be read.
+    /// Sends a request; the caller reads the body of the answer.
     pub async fn send(&mut self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>> {
         let request = self.target.request(method, path, body)?;
         Ok(match &mut self.sender {
@@ -162,7 +162,7 @@ impl Connection {
         })
     }
 
-    /// Sends a request that must succeed, and counts the bytes of the answer.
+    /// Sends a request that must succeed; returns the number of bytes of the answer.
     pub async fn call(&mut self, method: Method, path: &str, body: Bytes) -> Result<usize> {
         let response = self.send(method, path, body).await?;
         let status = response.status();
@@ -180,7 +180,7 @@ impl Connection {
         Ok(read)
     }
 
-    /// Reads a text; the one of a server that refuses it is empty.
+    /// Reads a text; it is empty if the server refuses the request.
     pub async fn text(&mut self, path: &str) -> Result<String> {
         let response = self.send(Method::GET, path, Bytes::new()).await?;
         let is_there = response.status().is_success();
@@ -188,7 +188,7 @@ impl Connection {
         Ok(if is_there { String::from_utf8_lossy(&bytes).into_owned() } else { String::new() })
     }
 
-    /// Sends a request and reads the answer, whatever it says.
+    /// Sends a request and reads the answer, with any status.
     pub async fn json(&mut self, method: Method, path: &str, body: &Value) -> Result<(StatusCode, Value)> {
         let bytes = if body.is_null() { Bytes::new() } else { body.to_string().into() };
         let response = self.send(method, path, bytes).await?;

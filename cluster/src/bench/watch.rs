@@ -1,8 +1,8 @@
-//! Watches: many on one resource while objects are written at a steady rate, and how late each event arrives.
+//! Watches: many on one resource while objects are written at a steady rate, and the delay of each event.
 //!
-//! A write carries the time at which it was sent in its data. Every watch counts its events, and a run fails if one
-//! comes too few or too many; of some watches every event is read to find its delay. The objects are small: a
-//! thousand copies of each write have to pass through one machine that also receives them.
+//! A write has the time of its request in its data. Every watch counts its events, and a run fails if there are too few
+//! or too many; of some watches every event is parsed for its delay. The objects are small: a thousand copies of each
+//! write have to pass through one machine that also receives them.
 
 use std::time::{Duration, Instant};
 
@@ -20,16 +20,16 @@ use super::measure::{Latencies, Report, Span};
 use super::objects;
 use crate::cli::HttpVersion;
 
-/// How many objects are written in turn.
+/// The number of objects that are written in turn.
 const OBJECTS: u64 = 100;
 const OBJECT_BYTES: usize = 200;
-/// The connections that write.
+/// The number of connections that write.
 const WRITERS: u64 = 8;
-/// Of so many watches one reads every event.
+/// The number of watches of which one parses every event.
 const SAMPLE: u32 = 20;
-/// With HTTP/2, so many watches share a connection.
+/// The number of watches that share a connection with HTTP/2.
 const STREAMS: u32 = 50;
-/// How long the last events may take.
+/// The time limit of the last events.
 const PATIENCE: Duration = Duration::from_secs(20);
 const STAMP: &[u8] = br#""sent":""#;
 
@@ -46,7 +46,7 @@ pub async fn measure(run: &Run<'_>, report: &mut Report) -> Result<()> {
     });
     let watchers: Vec<_> = watchers.collect();
     let written = write(run, origin, writes).await;
-    // Whoever has not seen everything by then has missed something.
+    // A watch that has not received all events by then has missed some.
     let last = tokio::time::Instant::now() + PATIENCE;
     let mut delays = Latencies::default();
     for watcher in watchers {
@@ -69,7 +69,7 @@ pub async fn measure(run: &Run<'_>, report: &mut Report) -> Result<()> {
     run.namespace.empty("watch", OBJECTS).await
 }
 
-/// Opens the watches, from the present on.
+/// Opens the watches, from the current resourceVersion on.
 async fn open(run: &Run<'_>) -> Result<Vec<Incoming>> {
     let list = format!("{}?limit=1", run.namespace.config_maps());
     let (_, first) = run.target.connect().await?.json(Method::GET, &list, &serde_json::Value::Null).await?;
@@ -95,7 +95,7 @@ async fn open(run: &Run<'_>) -> Result<Vec<Incoming>> {
     Ok(streams)
 }
 
-/// Writes at the rate asked for, whether the server keeps up or not. Returns how long it took.
+/// Writes at the rate of the flag, whether the server keeps up or not; returns the time that it took.
 async fn write(run: &Run<'_>, origin: Instant, writes: u64) -> Result<Duration> {
     let period = Duration::from_secs(1) / run.flags.writes;
     let connections = run.target.connections(WRITERS as usize).await?;
@@ -118,7 +118,7 @@ async fn write(run: &Run<'_>, origin: Instant, writes: u64) -> Result<Duration> 
     Ok(began.elapsed())
 }
 
-/// A small object that says when it was sent.
+/// Returns a small object with the time of its request.
 fn stamped(name: &str, at: Duration) -> Bytes {
     let plain = objects::sized_config_map(name, OBJECT_BYTES);
     let plain = String::from_utf8_lossy(&plain);
@@ -126,7 +126,7 @@ fn stamped(name: &str, at: Duration) -> Bytes {
     plain.replacen(r#""data":{"#, &stamp, 1).into()
 }
 
-/// One watch that is read to its last expected event.
+/// One watch, read until its last expected event.
 struct Reader {
     body: Incoming,
     origin: Instant,
@@ -156,12 +156,12 @@ impl Reader {
     }
 }
 
-/// How many lines end in these bytes.
+/// Returns the number of lines that end in these bytes.
 fn lines(data: &[u8]) -> u64 {
     memchr_iter(b'\n', data).count() as u64
 }
 
-/// When the write of an event was sent.
+/// Returns the time of the request that caused an event.
 fn sent(event: &[u8]) -> Result<Duration> {
     let at = memmem::find(event, STAMP).context("an event without a stamp")?;
     let digits = &event[at + STAMP.len()..];

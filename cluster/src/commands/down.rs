@@ -1,4 +1,4 @@
-//! `corten down`: stops the server, its containers and its network; with `--purge` nothing of the cluster stays.
+//! `corten down`: stops the server, its containers and its network; with `--purge` nothing of the cluster remains.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::components::{further_nodes, network, node};
 use crate::directories::Directories;
 use crate::{instance, kubeconfig, preflight};
 
-/// How long the server may take to say goodbye.
+/// The time limit of the server's end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn run(flags: &cli::Down) -> Result<()> {
@@ -39,7 +39,7 @@ pub fn run(flags: &cli::Down) -> Result<()> {
     Ok(())
 }
 
-/// Ends the containers and takes down the network of every node of this machine.
+/// Stops the containers and removes the network of every node of this machine.
 async fn tear_down(directories: &Directories) -> Result<()> {
     for name in directories.further_nodes() {
         let node = directories.node(&name);
@@ -62,7 +62,7 @@ async fn tear_down(directories: &Directories) -> Result<()> {
 
 async fn stop_containers(directories: &Directories) -> Result<()> {
     let config = node::runtime_in(directories, directories.images())?;
-    // The network is taken down as a whole afterwards, so its part of each pod needs no undoing here.
+    // The network is removed as a whole afterwards, so its part of each pod needs no removal here.
     corten_runtime::purge(&config, Arc::new(corten_runtime::LoopbackNetwork))
         .await
         .context("the containers cannot be stopped")?;
@@ -70,7 +70,7 @@ async fn stop_containers(directories: &Directories) -> Result<()> {
     Ok(())
 }
 
-/// Removes a cgroup and all below it, in every hierarchy; they are empty now.
+/// Removes a cgroup and its descendants, in every hierarchy; they are empty now.
 fn remove_cgroup(name: &str) {
     let root = Path::new("/sys/fs/cgroup");
     let mut hierarchies = vec![root.to_owned()];
@@ -98,7 +98,7 @@ fn purge(directories: &Directories) -> Result<()> {
     Ok(())
 }
 
-/// Removes a directory. An import or a pull that runs may add files until it sees that its store is gone.
+/// Removes a directory. An import or a pull may add files until it notices that its store is gone.
 fn remove(dir: &Path) -> std::io::Result<()> {
     let start = Instant::now();
     loop {

@@ -94,7 +94,8 @@ fn list(store: &ImageStore) -> Result<()> {
     Ok(())
 }
 
-/// A running node knows which layers its containers use, so it removes; without one, nothing is in use.
+/// Removes images. A running node knows which layers its containers use, so it removes them; without one, nothing is in
+/// use.
 async fn remove(directories: &Directories, store: &ImageStore, images: &[String]) -> Result<()> {
     for image in images {
         ensure!(store.find(image)?.is_some(), "there is no image {image:?}");

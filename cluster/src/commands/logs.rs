@@ -29,7 +29,7 @@ pub fn run(flags: &cli::Logs) -> Result<()> {
     if flags.follow { follow(&path, file) } else { Ok(()) }
 }
 
-/// Waits for the file to grow, and copies what came; the kernel says when.
+/// Waits for the file to grow and copies the new part; inotify reports changes.
 fn follow(path: &Path, mut file: File) -> Result<()> {
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC).context("cannot watch the log")?;
     inotify.add_watch(path, AddWatchFlags::IN_MODIFY).context("cannot watch the log")?;

@@ -23,7 +23,7 @@ use crate::directories::Directories;
 use crate::progress::Progress;
 use crate::{bench, components, instance, preflight, secrets};
 
-/// Runs one command to its end.
+/// Runs one command until it is done.
 pub fn run(cli: Cli) -> Result<()> {
     // One provider for all of TLS, chosen in one place.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -114,7 +114,7 @@ fn take_token(join: &mut Join) -> Result<()> {
     Ok(())
 }
 
-/// Lets a command for people end quietly when the reader of its output goes away, as `head` does.
+/// Lets a command for people end quietly when the reader of its output ends, as `head` does.
 fn end_with_the_reader() {
     // SAFETY: nothing runs in this process yet that could rely on the signal being ignored.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
@@ -130,7 +130,7 @@ fn server(cluster: &Result<Cluster>, progress: &Progress) -> Result<()> {
         .inspect_err(|error| instance::record_failure(&cluster.node.directories, &format!("{error:#}")))
 }
 
-/// Lets the process have as many open files as it may: a thousand watches are a thousand connections.
+/// Raises the limit of open files to the maximum: a thousand watches are a thousand connections.
 fn raise_open_files() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| match soft < hard {
@@ -142,7 +142,7 @@ fn raise_open_files() {
     }
 }
 
-/// Runs components until they end, or until a signal asks them to.
+/// Runs components until they end, or until a signal ends them.
 fn until_signal<F>(start: impl FnOnce(CancellationToken) -> F) -> Result<()>
 where
     F: Future<Output = Result<()>>,
@@ -167,7 +167,7 @@ where
     })
 }
 
-/// Boxed before it runs: the runtime would otherwise be compiled again around each command's future.
+/// Runs a future, boxed first: the runtime would otherwise be compiled again around each command's future.
 fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     let future: Pin<Box<dyn Future<Output = Result<T>> + '_>> = Box::pin(future);
     let workers = std::thread::available_parallelism().map_or(2, usize::from).min(8);

@@ -1,4 +1,4 @@
-//! `corten status`: what runs, where, in which version, and what it costs.
+//! `corten status`: the running components, their addresses, versions and memory.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -51,7 +51,7 @@ async fn get(client: &Client, path: &str) -> Result<Value> {
     Ok(serde_json::from_slice(&body).unwrap_or(Value::Null))
 }
 
-/// Each component with what it was seen to do.
+/// Returns each component with its observed state.
 async fn components(client: &Client, nodes: &[Value]) -> Vec<[String; 3]> {
     let row = |name: &str, good: bool, note: String| {
         [name.to_owned(), if good { "healthy" } else { "failing" }.to_owned(), note]
@@ -71,7 +71,7 @@ async fn components(client: &Client, nodes: &[Value]) -> Vec<[String; 3]> {
         nodes.iter().flat_map(|node| dns_of(node, NetworkBackend::HostGw)).map(|address| address.ip()).collect();
     for node in nodes {
         let name = corten_meta::name(node);
-        // Which network the node has, it does not say; it answers at one of the two places.
+        // The Node object does not show which network the node has; its DNS answers at one of the two addresses.
         let all_directories = [NetworkBackend::HostGw, NetworkBackend::Cni].map(|backend| dns_of(node, backend));
         let mut answer = None;
         for address in all_directories.iter().filter_map(|addresses| addresses.first()) {
@@ -107,7 +107,7 @@ fn node_rows(nodes: &[Value]) -> Vec<[String; 5]> {
     rows
 }
 
-/// The proportional memory of the server, of further nodes and of the shims.
+/// Returns the proportional memory of the server, of further nodes and of the shims.
 fn memory_rows(directories: &Directories, server: i32) -> Vec<[String; 3]> {
     let mut rows = vec![["PROCESS", "COUNT", "MEMORY (PSS)"].map(str::to_owned)];
     let mebibytes = |kib: u64| format!("{:.1} MiB", kib as f64 / 1024.0);
@@ -134,8 +134,8 @@ fn memory_rows(directories: &Directories, server: i32) -> Vec<[String; 3]> {
     rows
 }
 
-/// Every process that was started by the name of this very binary, with its command line. Those that containers see run it
-/// through a view that has no path.
+/// Returns every process that was started from this very binary, with its command line. Those that containers see run
+/// it through a path-less view.
 fn processes() -> Vec<(i32, Vec<String>)> {
     let Ok(own) = std::env::current_exe() else { return Vec::new() };
     std::fs::read_dir("/proc")

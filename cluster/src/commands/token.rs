@@ -60,7 +60,7 @@ async fn create(flags: &TokenCreate) -> Result<()> {
     Ok(())
 }
 
-/// The command that makes another machine a node.
+/// Returns the command that joins another machine.
 async fn join_command(client: &Client, token: &str) -> Result<String> {
     let info: ConfigMap =
         client.get("kube-public", "cluster-info").await.context("cluster-info is not published yet")?;
@@ -98,7 +98,7 @@ fn secret(token: &str, flags: &TokenCreate, now: Timestamp) -> Result<Value> {
         "metadata": {"namespace": NAMESPACE, "name": name}, "data": data}))
 }
 
-/// When a token of this life expires; none for one that never does.
+/// Returns the expiry of a token with this lifetime; none for one that never expires.
 fn expiration(ttl: &str, now: Timestamp) -> Result<Option<String>> {
     if ttl == "0" {
         return Ok(None);
@@ -112,14 +112,14 @@ fn expiration(ttl: &str, now: Timestamp) -> Result<Option<String>> {
     Ok(Some(time::rfc3339(expires)))
 }
 
-/// A new token: six characters to name it, sixteen to keep secret.
+/// Generates a token: six characters for its id, sixteen for its secret.
 fn generate() -> Result<String> {
     let mut characters = String::with_capacity(23);
     let random = SystemRandom::new();
     while characters.len() < 22 {
         let mut byte = [0u8];
         random.fill(&mut byte).map_err(|_| anyhow::anyhow!("the system gives no random numbers"))?;
-        // Every character is as likely as another: what does not divide evenly is thrown away.
+        // All characters are equally likely: a byte that does not divide evenly is discarded.
         if byte[0] < 252 {
             characters.push(char::from(ALPHABET[usize::from(byte[0] % 36)]));
         }
@@ -169,7 +169,7 @@ fn row(secret: &Secret, now: Timestamp) -> Option<[String; 6]> {
     ])
 }
 
-/// Deletes tokens by their id or as a whole.
+/// Deletes tokens, by id or as full tokens.
 async fn delete(client: &Client, tokens: &[String]) -> Result<()> {
     for token in tokens {
         let id = token.split_once('.').map_or(token.as_str(), |(id, _)| id);

@@ -1,4 +1,4 @@
-//! `corten up`: starts the server in the background, shows how far it is, and returns when the cluster is ready.
+//! `corten up`: starts the server in the background, shows its progress, and returns when the cluster is ready.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -46,7 +46,7 @@ pub fn run(flags: &cli::Up, log: &str) -> Result<()> {
     Ok(())
 }
 
-/// Refuses settings that the running server does not have: it would be a lie to say that they are in force.
+/// Refuses settings that the running server does not have: the command would report settings that are not in force.
 fn same_settings(pid: i32, wanted: &cli::Server) -> Result<()> {
     let Some(running) = instance::flags(pid)? else { return Ok(()) };
     match first_difference(wanted, &running) {
@@ -57,7 +57,7 @@ fn same_settings(pid: i32, wanted: &cli::Server) -> Result<()> {
     }
 }
 
-/// The first flag that was given to `wanted` and that `running` does not have with the same value.
+/// Returns the first flag of `wanted` that `running` does not have with the same value.
 fn first_difference(wanted: &cli::Server, running: &cli::Server) -> Option<String> {
     let wanted = arguments(wanted);
     let running = arguments(running);
@@ -70,14 +70,14 @@ fn first_difference(wanted: &cli::Server, running: &cli::Server) -> Option<Strin
 }
 
 fn start_server(flags: &cli::Server, directories: &Directories, log: &str, patience: Duration) -> Result<()> {
-    // Before anything is written: a directory of somebody else's must not even get a log file.
+    // The check precedes every write: a directory of another program must not even get a log file.
     preflight::data_directory(directories)?;
     let log_file = private::append(&directories.log())?;
     let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
     let server = spawn(flags, log, log_file, writer.into())?;
     let outcome = follow(reader, patience);
     if outcome.is_err() {
-        // A start that did not succeed leaves nothing behind.
+        // A failed start leaves nothing behind.
         let _ = instance::stop(server.id() as i32, Duration::from_secs(10));
     }
     outcome.with_context(|| format!("the cluster did not start (its log is {})", directories.log().display()))
@@ -106,12 +106,12 @@ fn spawn(flags: &cli::Server, log: &str, log_file: File, progress: OwnedFd) -> R
         });
     }
     let child = command.spawn().context("the server cannot be started")?;
-    // Our own end of the writer closes here, so that the server's death ends the pipe.
+    // Our own end of the writer closes here, so that the server's death closes the pipe.
     drop(progress);
     Ok(child)
 }
 
-/// The flags as the server's command line takes them.
+/// Returns the flags as arguments of the server.
 fn arguments(flags: &cli::Server) -> Vec<OsString> {
     let mut list: Vec<OsString> = Vec::new();
     let mut flag = |name: &str, value: OsString| list.extend([name.into(), value]);
@@ -175,14 +175,14 @@ fn arguments(flags: &cli::Server) -> Vec<OsString> {
     list.extend(flags.network.arguments());
     list.extend(flags.access.arguments());
     list.extend(flags.kubelet.arguments());
-    // Not among those, which further nodes get too: it is the first node's alone.
+    // This flag is not among those that further nodes get too: it applies to the first node only.
     if let Some(dir) = &flags.kubelet.root_dir {
         list.extend(["--root-dir".into(), absolute(dir).into()]);
     }
     list
 }
 
-/// Shows the milestones as they come, until the last or the first error.
+/// Shows the milestones, until the last one or the first error.
 fn follow(reader: std::io::PipeReader, patience: Duration) -> Result<()> {
     let (sender, lines) = mpsc::channel();
     std::thread::spawn(move || {

@@ -1,8 +1,8 @@
-//! What the components of a node may read, beyond what upstream's own bootstrap roles give them: roles and bindings
-//! that the administrator of another cluster would apply together with its DNS and network add-ons.
+//! The roles and bindings of a node's components, beyond upstream's bootstrap roles: the administrator of another
+//! cluster would apply them together with its DNS and network add-ons.
 //!
-//! The group `system:nodes` must never get rights here on objects of other nodes: what a kubelet may read is decided by
-//! the Node authorizer alone.
+//! The group `system:nodes` must never get access here to objects of other nodes: only the Node authorizer decides what
+//! a kubelet may read.
 
 use anyhow::Result;
 use corten_api::k8s_openapi::api::flowcontrol::v1::FlowSchema;
@@ -19,15 +19,15 @@ use super::groups::{JOINING_GROUP, NODES_GROUP};
 
 const LOCAL_VOLUMES_ROLE: &str = "corten:local-path-provisioner";
 
-/// The role of the controller that approves the certificates that kubelets serve with.
+/// The role of the controller that approves the serving certificates of kubelets.
 const APPROVER_ROLE: &str = "corten:serving-approver";
-/// Reading one's own Node before one is it, as kubeadm allows.
+/// The role that may read its own Node before it has joined, as kubeadm allows.
 const GET_NODES_ROLE: &str = "kubeadm:get-nodes";
-/// Asking for the client certificates of one's own components, and approving that.
+/// The role that may request the client certificates of its own components, and have them approved.
 const COMPONENT_CLIENT_ROLE: &str = "corten:node-component-client";
 const COMPONENT_APPROVER_ROLE: &str = "corten:node-component-approver";
 
-/// Bindings of earlier versions, by which every node could read the pods of all nodes.
+/// The bindings of earlier versions, by which every node could read the pods of all nodes.
 const RETIRED_BINDINGS: [&str; 3] = ["corten:node-dns", "corten:node-network", "corten:node-proxier"];
 
 /// A ClusterRoleBinding.
@@ -37,7 +37,7 @@ struct Binding {
     subjects: Value,
 }
 
-/// Makes the roles and bindings stand; all at once, so that a first start waits for one write to the disk and not twenty.
+/// Applies the roles and bindings; all at once, so that a first start waits for one write to the disk and not twenty.
 pub async fn grant(client: &Client) -> Result<(), Error> {
     let roles = roles().into_iter().map(|(name, rules)| async move {
         let role = json!({
@@ -72,8 +72,8 @@ async fn revoke(client: &Client, name: &str) -> Result<(), Error> {
 
 const FLOW_SCHEMA: &str = "corten-node-components";
 
-/// The components of nodes have the priority of the kubelets beside them: policies are enforced also while others flood
-/// the API server.
+/// Returns the FlowSchema that gives the components of nodes the priority of kubelets: policies are enforced also while
+/// other clients flood the API server.
 fn flow_schema() -> Value {
     let groups = NodeComponent::ALL.map(|one| json!({"kind": "Group", "group": {"name": one.group()}}));
     let everything = json!({
@@ -92,7 +92,7 @@ fn flow_schema() -> Value {
     })
 }
 
-/// The role of a component on every node.
+/// Returns the role of a component on every node.
 fn role_of(component: NodeComponent) -> &'static str {
     match component {
         NodeComponent::Network => "corten:network",

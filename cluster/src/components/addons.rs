@@ -1,8 +1,8 @@
-//! What every cluster has beside the API: the Service `kube-dns`, whose endpoints are the nodes themselves, a default
-//! storage class on the nodes' own disks, and a first node that is marked as the control plane.
+//! The objects of every cluster beside the API: the Service `kube-dns`, whose endpoints are the nodes themselves, a
+//! default StorageClass on the nodes' own disks, and the control-plane label of the first node.
 //!
-//! Each node answers names on the gateway of its own pod range; the slice lists one endpoint per node and the
-//! Service's internal traffic policy makes every node use its own.
+//! Each node answers DNS on the gateway of its own pod CIDR; the EndpointSlice has one endpoint per node, and the
+//! Service's internalTrafficPolicy makes every node use its own.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -25,13 +25,13 @@ use crate::node_object::CONTROL_PLANE;
 
 const NAMESPACE: &str = "kube-system";
 
-/// Keeps the Service and its endpoints as they should be.
+/// Keeps the Service and its endpoints up to date.
 pub async fn run(client: Client, caches: Caches, cluster: Cluster, shutdown: CancellationToken) -> Result<()> {
     let nodes = caches.of::<Node>();
     nodes.synced().await;
     apply::<Service>(&client, NAMESPACE, "kube-dns", service(&cluster.node.cluster_dns)).await?;
     match client.create(&StorageClass::from_value(storage_class())?).await {
-        // It may have been changed since, and is somebody else's by now.
+        // Another writer may have changed it since, so it is not overwritten.
         Err(error) if !error.is_already_exists() => return Err(error.into()),
         _ => {}
     }
@@ -43,7 +43,7 @@ pub async fn run(client: Client, caches: Caches, cluster: Cluster, shutdown: Can
         if let Some(node) = nodes.typed::<Node>(&first).filter(|_| !is_marked) {
             match mark_control_plane(&client, &node, cluster.nodes > 1).await {
                 Ok(()) => is_marked = true,
-                // A newer version is on its way into the cache.
+                // The cache will get a newer version.
                 Err(error) if error.is_conflict() => {}
                 Err(error) => return Err(error.into()),
             }
@@ -63,9 +63,9 @@ pub async fn run(client: Client, caches: Caches, cluster: Cluster, shutdown: Can
     }
 }
 
-/// Marks the first node as the control plane, and keeps user pods away from it where there are other nodes for them.
-/// The kubelet may not say so of itself, so the administrator does, as kubeadm would: once. Who takes the label or the taint
-/// away, or gives a node one, means it.
+/// Labels the first node as the control plane, and taints it if there are other nodes for user pods. The kubelet may
+/// not do so itself, so the administrator does, once, as kubeadm would. A user who removes the label or the taint, or
+/// adds it to a node, intends it.
 async fn mark_control_plane(client: &Client, node: &Node, dedicated: bool) -> Result<(), Error> {
     let name = node.metadata.name.as_deref().unwrap_or_default();
     let taint = Taint { key: CONTROL_PLANE.into(), effect: "NoSchedule".into(), ..Taint::default() };
@@ -95,7 +95,7 @@ fn taint_value(taint: &Taint) -> Value {
     value
 }
 
-/// Claims that name no class get a directory on the node that their first pod is placed on.
+/// Returns the StorageClass for claims without a class: a directory on the node of their first pod.
 fn storage_class() -> Value {
     json!({
         "apiVersion": "storage.k8s.io/v1",
@@ -107,7 +107,7 @@ fn storage_class() -> Value {
     })
 }
 
-/// The slices of the Service, one a version of IP that it has.
+/// Returns the slices of the Service, one per IP family.
 fn slices(addresses: &[IpAddr]) -> Vec<(&'static str, bool)> {
     let has = |ipv4: bool| addresses.iter().any(|address| address.is_ipv4() == ipv4);
     [("kube-dns-nodes", true), ("kube-dns-nodes-ipv6", false)].into_iter().filter(|(_, ipv4)| has(*ipv4)).collect()

@@ -20,7 +20,7 @@ use crate::files::read;
 use crate::tasks::Tasks;
 use crate::{cli, config, instance, kubeconfig, preflight};
 
-/// `corten controller-manager`.
+/// Runs `corten controller-manager`.
 pub async fn controller_manager(flags: cli::ControllerManager, shutdown: CancellationToken) -> Result<()> {
     let component = &flags.component;
     let metrics = Metrics::default();
@@ -30,7 +30,7 @@ pub async fn controller_manager(flags: cli::ControllerManager, shutdown: Cancell
         None => kubeconfig::authority(&component.kubeconfig)?,
     };
     let config = corten_controllers::Config {
-        // A host may run several: the number of the process tells them apart.
+        // A host may run several: the process id distinguishes them.
         identity: format!("{}_{}", node_name(component.node_name.as_deref())?, std::process::id()),
         leader_elect: flags.election.leader_elect,
         lease_duration: flags.election.leader_elect_lease_duration,
@@ -66,7 +66,7 @@ pub async fn controller_manager(flags: cli::ControllerManager, shutdown: Cancell
     tasks.run().await
 }
 
-/// How volumes are emptied, with the pods that files describe.
+/// Returns the recyclers of volumes, with the pod templates of the flags.
 fn recyclers(flags: &cli::ControllerManager) -> Result<Recyclers> {
     let with = |mut recycler: Recycler, template: &Option<PathBuf>, minimum: i32, increment: i32| {
         (recycler.minimum_seconds, recycler.seconds_per_gib) = (minimum.into(), increment.into());
@@ -91,10 +91,10 @@ fn recyclers(flags: &cli::ControllerManager) -> Result<Recyclers> {
     })
 }
 
-/// `corten scheduler`.
+/// Runs `corten scheduler`.
 pub async fn scheduler(flags: cli::Scheduler, shutdown: CancellationToken) -> Result<()> {
     let mut config = config::scheduler(flags.config.as_deref())?;
-    // Unique among candidates, also among those of one machine.
+    // The identity is unique among candidates, also among those of one machine.
     config.identity = format!("{}_{}", node_name(flags.node_name.as_deref())?, std::process::id());
     if flags.config.is_none() {
         config.leader_election = flags.leader_elect.then(corten_scheduler::Election::default);
@@ -134,7 +134,7 @@ async fn scheduler_endpoint(
     })
 }
 
-/// `corten kubelet`, which joins as `corten agent` does where it has no kubeconfig.
+/// Runs `corten kubelet`, which joins as `corten agent` does if it has no kubeconfig.
 pub async fn kubelet(flags: cli::Kubelet, shutdown: CancellationToken) -> Result<()> {
     let directories = Directories::of(&flags.agent.directories);
     preflight::node(&directories)?;
@@ -149,7 +149,7 @@ pub async fn kubelet(flags: cli::Kubelet, shutdown: CancellationToken) -> Result
     tasks.run().await
 }
 
-/// `corten proxy`.
+/// Runs `corten proxy`.
 pub async fn proxy(flags: cli::Proxy, shutdown: CancellationToken) -> Result<()> {
     let mode = config::proxy_mode(flags.proxy_mode)?;
     let flags = flags.component;
@@ -159,12 +159,12 @@ pub async fn proxy(flags: cli::Proxy, shutdown: CancellationToken) -> Result<()>
     config.mode = mode;
     config.served = Some(corten_proxy::Served::default());
     config.tcp_timeouts = Some(corten_proxy::TcpTimeouts::default());
-    // Another kubelet's pods may be anywhere.
+    // The pods of another kubelet may be in any cgroup.
     config.cgroup = config::cgroup2();
     Ok(corten_proxy::run(config, client(&flags.kubeconfig)?, shutdown).await?)
 }
 
-/// `corten runtime`: a CRI v1 server for any kubelet, with the pod network of the range it is given.
+/// Runs `corten runtime`: a CRI v1 server for any kubelet, with a pod network of the given CIDR.
 pub async fn runtime(flags: cli::Runtime, shutdown: CancellationToken) -> Result<()> {
     let directories = Directories::of(&flags.directories);
     preflight::root()?;
@@ -185,7 +185,7 @@ pub async fn runtime(flags: cli::Runtime, shutdown: CancellationToken) -> Result
     Ok(corten_runtime::serve(config, network, shutdown).await?)
 }
 
-/// `corten dns`.
+/// Runs `corten dns`.
 pub async fn dns(flags: cli::Dns, shutdown: CancellationToken) -> Result<()> {
     let upstreams = node::upstreams(&node::host_resolver());
     let config =

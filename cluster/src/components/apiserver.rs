@@ -29,7 +29,7 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// A client that acts as `name` with `groups`, through the same pipeline as everyone else.
+    /// Returns a client that acts as `name` with `groups`, through the same pipeline as every other client.
     pub fn client(&self, name: &str, groups: &[&str]) -> Client {
         let mut groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
         groups.push("system:authenticated".into());
@@ -38,7 +38,7 @@ impl ApiServer {
     }
 }
 
-/// How a component is called in the fields that it manages: as upstream's program of the same role.
+/// Returns the user agent of a component, which managedFields show: that of upstream's program with the same role.
 fn user_agent(user: &str) -> String {
     let program = match user.strip_prefix("system:").unwrap_or(user) {
         name if name.starts_with("node:") => "kubelet",
@@ -62,7 +62,7 @@ pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, store: Arc<dyn Store>, tas
     Ok(ApiServer { server })
 }
 
-/// Opens the embedded store; recovery reads files, so it has a thread of its own.
+/// Opens the embedded store; recovery reads files, so it runs on a thread of its own.
 pub async fn open_store(dir: &Path) -> Result<Arc<dyn Store>> {
     let config = corten_store::Config::new(dir);
     let store = tokio::task::spawn_blocking(move || Embedded::open(config)).await?;
@@ -80,7 +80,7 @@ async fn outlive(store: Arc<dyn Store>, shutdown: CancellationToken) -> Result<(
     }
 }
 
-/// `corten apiserver`: the API server and its store, with what the components of a first node need to join it.
+/// Runs `corten apiserver`: the API server and its store, with the credentials for the components of a first node.
 pub async fn alone(cluster: Cluster, shutdown: CancellationToken) -> Result<()> {
     let pki = Arc::new(Pki::open(&cluster.node.directories.pki())?);
     let store = open_store(&cluster.node.directories.data.join("store")).await?;
@@ -133,10 +133,10 @@ fn config(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<corten_apis
     })
 }
 
-/// Who the API server is towards kubelets and towards aggregated API servers.
+/// Returns the API server's identities towards kubelets and towards aggregated API servers.
 fn clients(pki: &Pki) -> Result<(KubeletClient, ProxyClient)> {
     let kubelet = pki.cluster.issue(&Leaf::client("kube-apiserver-kubelet-client", &[]))?;
-    // Kubelets that joined before they had an authority of their own keep their certificates until they renew them.
+    // Kubelets that joined before they had a CA of their own keep their certificates until they renew them.
     let retired = RetiredAuthority { ca: pki.cluster.certificate.clone(), signed_before: pki.kubelet.made()? };
     let kubelet = KubeletClient {
         ca: pki.kubelet.certificate.clone(),
@@ -148,7 +148,7 @@ fn clients(pki: &Pki) -> Result<(KubeletClient, ProxyClient)> {
     Ok((kubelet, ProxyClient { certificate: front_proxy.certificate, key: front_proxy.key }))
 }
 
-/// Signs the leaves anew while the cluster runs, so that no certificate ever expires under it.
+/// Renews the leaf certificates while the cluster runs, so that none ever expires.
 async fn renew(
     cluster: Cluster,
     server: Arc<Server>,
@@ -167,7 +167,7 @@ async fn renew(
     }
 }
 
-/// The authorities that this machine trusts, wherever its distribution keeps them; none if it keeps none.
+/// Returns the CAs that this machine trusts, in the file of its distribution; none if there is none.
 fn trusted_roots() -> String {
     const BUNDLES: [&str; 4] = [
         "/etc/ssl/certs/ca-certificates.crt",
@@ -178,7 +178,7 @@ fn trusted_roots() -> String {
     BUNDLES.iter().find_map(|path| std::fs::read_to_string(path).ok()).unwrap_or_default()
 }
 
-/// The kubeconfig files of the administrator and of components that run alone.
+/// Writes the kubeconfig files of the administrator and of components that run alone.
 fn write_kubeconfigs(cluster: &Cluster, pki: &Pki) -> Result<()> {
     let write = |file: &str, user: &str, groups: &[&str]| {
         let identity = pki.cluster.issue(&Leaf::client(user, groups))?;
@@ -194,7 +194,7 @@ fn write_kubeconfigs(cluster: &Cluster, pki: &Pki) -> Result<()> {
     Ok(())
 }
 
-/// The client's way to an API server of the same process.
+/// The client's transport to an API server of the same process.
 struct InProcess(corten_apiserver::InProcess);
 
 impl Transport for InProcess {
@@ -246,12 +246,12 @@ mod tests {
 
     use super::*;
 
-    /// Long enough for a start on a busy machine, short enough to be seen to end.
+    /// The lifetime: long enough for a start on a busy machine, short enough to expire in the test.
     const LIFETIME: Duration = Duration::from_secs(30);
     const PATIENCE: Duration = Duration::from_secs(600);
 
-    /// A cluster whose API server listens on every address of this machine, at a port that is free and that the system
-    /// gives to nobody who asks for any.
+    /// Returns a cluster whose API server listens on every address of this machine, at a free port outside of the
+    /// system's ephemeral range.
     fn cluster(data: &Path) -> Cluster {
         let first = 20_000 + (std::process::id() % 5_000) as u16;
         let is_free = |port: &u16| std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port)).is_ok();
@@ -275,7 +275,7 @@ mod tests {
         }
     }
 
-    /// A connection of a client that trusts the cluster alone, and the certificate it was shown.
+    /// Connects as a client that trusts only the cluster; returns the connection and the server's certificate.
     async fn connect(pki: &Pki, address: SocketAddr) -> (TlsStream<TcpStream>, Vec<u8>) {
         let mut roots = rustls::RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(pki.cluster.certificate.as_bytes()).unwrap()).unwrap();
@@ -287,7 +287,7 @@ mod tests {
         (stream, shown)
     }
 
-    /// Asks on a connection that stays open.
+    /// Sends a request on a connection that stays open.
     async fn is_served(stream: &mut TlsStream<TcpStream>) -> bool {
         stream.write_all(b"GET /livez HTTP/1.1\r\nHost: kubernetes\r\n\r\n").await.unwrap();
         let mut answer = Vec::new();
@@ -308,7 +308,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn certificates_are_renewed_under_a_server_that_goes_on_serving() {
-        // Another test of the process may have been first.
+        // Another test of the process may have installed it first.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = tempfile::tempdir().unwrap();
         let cluster = cluster(folder.path());
@@ -322,7 +322,7 @@ mod tests {
         let (mut old, first) = connect(&pki, own).await;
         let kubeconfig = || std::fs::read_to_string(cluster.node.directories.kubeconfig("admin")).unwrap();
         let written = kubeconfig();
-        // A client checks the dates too: each of these connections is one that an expired certificate would refuse.
+        // A client checks the dates too: an expired certificate would fail each of these connections.
         let outlived = async {
             while SystemTime::now() <= expiry(&first) {
                 assert!(is_served(&mut connect(&pki, own).await.0).await);
@@ -334,7 +334,7 @@ mod tests {
         assert!(expiry(&second) > expiry(&first));
         assert!(is_served(&mut old).await && is_served(&mut new).await);
         assert_ne!(kubeconfig(), written, "the administrator's certificate is renewed too");
-        // An address that the machine did not have when the certificate was made.
+        // An address that the machine did not have when the certificate was issued.
         let late = SocketAddr::from((Ipv4Addr::new(127, 0, 0, 77), cluster.bind.port()));
         assert!(is_served(&mut connect(&pki, late).await.0).await);
         shutdown.cancel();

@@ -1,4 +1,4 @@
-//! The audit settings of the API server: files that flags name become values.
+//! The audit settings of the API server: reads the files of the flags.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use crate::cli;
 use crate::directories::Directories;
 use crate::private;
 
-/// The policy of a cluster that was given none: the requests that an attacker makes. Whoever reads or changes Secrets,
-/// tokens, rights and admission, runs commands in containers, or changes workloads is written, with metadata alone.
-/// The cluster's own parts are left out where they do that all the time.
+/// The policy of a cluster without one of its own: the requests that an attacker makes. It logs, at the level Metadata,
+/// requests that read or change Secrets, tokens, RBAC and admission, run commands in containers, or change workloads.
+/// It leaves out the cluster's own components where they do so all the time.
 pub const DEFAULT_POLICY: &str = r#"apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -78,7 +78,7 @@ pub fn config(flags: &cli::Audit, directories: &Directories) -> Result<Audit> {
     Ok(Audit { policy, log, webhook: webhook.map(|server| AuditWebhook { server }) })
 }
 
-/// The server that the current context of a kubeconfig file names.
+/// Returns the server of the current context of a kubeconfig file.
 pub fn remote_server(path: &Path) -> Result<RemoteServer> {
     let config = Kubeconfig::load(path)?.https_config(None)?;
     let text = |pem: Option<corten_client::Pem>| -> Result<Option<String>> {

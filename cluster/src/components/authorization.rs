@@ -1,4 +1,4 @@
-//! Who decides what users may do, as the flags say: a configuration file, or one that is made of upstream's older flags.
+//! The authorizers of the flags: a configuration file, or one that is made from upstream's older flags.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::access_options::AccessOptions;
 use crate::files;
 use crate::tasks::Tasks;
 
-/// Nothing if nothing is asked for: then the Node authorizer and RBAC decide.
+/// Returns the configuration; none without flags: then the Node authorizer and RBAC decide.
 pub fn config(options: &AccessOptions, tasks: &mut Tasks) -> Result<Option<Authorization>> {
     let read = |path: &Path| audit::remote_server(path).map_err(|error| format!("{error:#}"));
     let kubeconfig = KubeconfigReader(Arc::new(read));
@@ -27,7 +27,7 @@ pub fn config(options: &AccessOptions, tasks: &mut Tasks) -> Result<Option<Autho
     Ok(Some(Authorization { configuration, kubeconfig }))
 }
 
-/// The configuration that the older flags mean.
+/// Returns the configuration that the older flags mean.
 fn of_flags(options: &AccessOptions) -> Result<Value> {
     let webhook_file = &options.authorization_webhook_config_file;
     let modes = &options.authorization_mode;

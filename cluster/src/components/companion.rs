@@ -1,7 +1,7 @@
-//! A child process that ends when this process ends, however it ends.
+//! A child process that ends with this process, however it ends.
 //!
-//! The kernel sends the parent-death signal when the thread that started the child ends, and the runtime's threads come
-//! and go. So a thread of its own starts the child and waits for it.
+//! The kernel sends the parent-death signal when the thread that started the child ends, and the runtime's threads are
+//! not permanent. So a thread of its own starts the child and waits for it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -37,7 +37,7 @@ impl Companion {
             match child {
                 Err(error) => drop(report_start.send(Err(error))),
                 Ok((mut child, handle)) => {
-                    // If the caller is gone, nobody stops the child, so it is stopped here.
+                    // If the caller is gone, nothing stops the child, so it is stopped here.
                     if report_start.send(Ok(handle)).is_err() {
                         drop(child.kill());
                     }
@@ -54,7 +54,7 @@ impl Companion {
         (&mut self.ended).await.map_err(io::Error::other)?
     }
 
-    /// Asks the process to end, and waits until it has.
+    /// Stops the process, and waits until it has ended.
     pub async fn stop(mut self) -> io::Result<()> {
         match pidfd_send_signal(&self.handle, Signal::TERM) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => {}

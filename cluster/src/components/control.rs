@@ -15,14 +15,14 @@ use crate::config::Cluster;
 use crate::pki::{Authority, Leaf, Pki};
 use crate::tasks::Tasks;
 
-/// Where upstream's controller manager listens.
+/// The port of upstream's controller manager.
 pub const MANAGER_PORT: u16 = 10257;
-/// Where upstream's scheduler listens.
+/// The port of upstream's scheduler.
 pub const SCHEDULER_PORT: u16 = 10259;
 /// The host of requests that never leave the process.
 const IN_PROCESS: &str = "in-process";
 
-/// Starts them.
+/// Starts the controllers and the scheduler.
 pub fn start(cluster: &Cluster, pki: &Pki, api: &Arc<ApiServer>, tasks: &mut Tasks) -> Result<()> {
     let metrics = Metrics::default();
     let config = corten_controllers::Config {
@@ -50,14 +50,15 @@ pub fn start(cluster: &Cluster, pki: &Pki, api: &Arc<ApiServer>, tasks: &mut Tas
     Ok(())
 }
 
-/// Kubelets' serving certificates are signed by the authority of their own, everything else by the cluster's.
+/// Returns the signing CAs: kubelets' serving certificates have one of their own, everything else is signed by the
+/// cluster's.
 fn signing_authorities(pki: &Pki) -> SigningAuthorities {
     let pair =
         |authority: &Authority| SigningAuthority { certificate: authority.certificate.clone(), key: authority.key() };
     SigningAuthorities { kubelet_serving: Some(pair(&pki.kubelet)), ..SigningAuthorities::all(pair(&pki.cluster)) }
 }
 
-/// The names and addresses that no kubelet may serve under.
+/// Returns the names and addresses that no kubelet may serve under.
 fn kubelet_serving(cluster: &Cluster) -> Result<KubeletServing> {
     let ranges = |text: &str| Cidr::parse_list(text).with_context(|| format!("{text:?} is not a range of addresses"));
     let node = &cluster.node;
@@ -72,7 +73,8 @@ fn kubelet_serving(cluster: &Cluster) -> Result<KubeletServing> {
     })
 }
 
-/// Schedules whenever this process holds the Lease. Another that took it does not end the cluster: it is waited for.
+/// Schedules whenever this process holds the Lease. Another process that took it does not end the cluster: this one
+/// waits for it.
 async fn schedule(
     config: corten_scheduler::Config,
     client: Client,
@@ -86,8 +88,8 @@ async fn schedule(
     }
 }
 
-/// Serves a component's health and metrics to this machine, where upstream's own is looked for. A port that is taken,
-/// by another cluster of the machine, is no reason to fail.
+/// Serves a component's health and metrics to this machine, at upstream's port. A port that another cluster of the
+/// machine uses is no reason to fail.
 fn show(
     pki: &Pki,
     (name, port): (&'static str, u16),
@@ -117,7 +119,7 @@ fn show(
     Ok(())
 }
 
-/// Each controller acts under its own ServiceAccount; the manager itself under its own name.
+/// Returns the clients: each controller acts under its own ServiceAccount, the manager itself under its own name.
 fn clients(api: Arc<ApiServer>, metrics: Metrics) -> Clients {
     Arc::new(move |name: &str| -> Client {
         let client = if name == MANAGER {

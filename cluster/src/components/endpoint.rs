@@ -1,8 +1,9 @@
-//! The secure port of a component of the control plane: whether it is well, and what it counts.
+//! The secure port of a control plane component: its health and its metrics.
 //!
-//! Health is told to everybody, as upstream's components do; anything else only to a caller whom a client certificate of
-//! the cluster or a token that the API server knows names, and who may `get` the path. Without a given certificate one is
-//! made at the start and signed by nobody: who wants to check it must be given one that the cluster trusts.
+//! Health checks need no authentication, as in upstream's components. Everything else needs a client certificate of the
+//! cluster or a token that the API server knows, and authorization to `get` the path. Without a given certificate, a
+//! self-signed one is made at the start: a client that verifies it needs a component with a certificate that the
+//! cluster trusts.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -30,26 +31,26 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// The connections at once.
+/// The largest number of connections.
 const LIMITS: Limits = Limits { connections: 1024, unauthenticated: 64 };
 
-/// Says what is wrong, if something is.
+/// A check, which returns an error if it fails.
 pub type Check = (&'static str, Box<dyn Fn() -> Result<(), String> + Send + Sync>);
 
-/// A text that is made when it is asked for.
+/// A page that is made on request.
 pub type Page = Box<dyn Fn() -> String + Send + Sync>;
 
-/// What a component shows of itself.
+/// The endpoints of a component.
 pub struct Endpoint {
-    /// Port zero serves nothing.
+    /// The address; port zero serves nothing.
     pub address: SocketAddr,
-    /// Certificate and key in PEM; made if absent.
+    /// Certificate and key in PEM; self-signed if absent.
     pub identity: Option<(String, String)>,
-    /// The authority whose client certificates are believed; none believes none.
+    /// The CA of client certificates; none accepts no client certificate.
     pub client_ca: Option<String>,
-    /// Who is asked about callers.
+    /// The client for TokenReviews and SubjectAccessReviews.
     pub client: Client,
-    /// What must hold for `/readyz`; `/healthz` and `/livez` tell that the process answers.
+    /// The checks of `/readyz`; `/healthz` and `/livez` show that the process answers.
     pub ready: Vec<Check>,
     /// `/metrics`, in the Prometheus text format.
     pub metrics: Page,
@@ -130,7 +131,7 @@ async fn connection(endpoint: Arc<Endpoint>, acceptor: TlsAcceptor, stream: TcpS
     }
 }
 
-/// Health for everybody; for anything else authenticate, authorize, then route.
+/// Answers a request: health without authentication; for everything else authenticates, authorizes, then routes.
 async fn answer(endpoint: &Endpoint, user: Option<User>, request: Request<Incoming>) -> Response<Full<Bytes>> {
     let path = request.uri().path();
     let verbose = request.uri().query().is_some_and(|query| query.contains("verbose"));
@@ -155,7 +156,7 @@ async fn answer(endpoint: &Endpoint, user: Option<User>, request: Request<Incomi
     }
 }
 
-/// Makes the checks and counts their results. Every endpoint has the check that the process answers at all.
+/// Runs the checks and counts their results. Every endpoint has the check that the process answers at all.
 fn health(path: &str, checks: &[Check], counts: &HealthChecks, verbose: bool) -> Response<Full<Bytes>> {
     let mut results: Vec<(&str, Result<(), String>)> = vec![("ping", Ok(()))];
     results.extend(checks.iter().map(|(name, check)| (*name, check())));
@@ -178,10 +179,10 @@ fn health(path: &str, checks: &[Check], counts: &HealthChecks, verbose: bool) ->
     text(if well { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR }, body)
 }
 
-/// Name and groups.
+/// The name and the groups of a user.
 type User = (String, Vec<String>);
 
-/// The holder of a certificate.
+/// Returns the user of a certificate.
 fn user_of(certificate: &[u8]) -> Option<User> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| attribute.as_str().ok().map(str::to_owned);
@@ -190,7 +191,8 @@ fn user_of(certificate: &[u8]) -> Option<User> {
     Some((name, groups.chain(["system:authenticated".to_owned()]).collect()))
 }
 
-/// The owner of the token, or nobody in particular without one. A token that the API does not know is refused.
+/// Returns the user of the token, or the anonymous user without one. A token that the API server does not know is
+/// refused.
 async fn authenticate(endpoint: &Endpoint, request: &Request<Incoming>) -> Option<User> {
     let value = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let Some((_, token)) = value.and_then(|value| value.split_once(' ')) else {
@@ -218,7 +220,7 @@ async fn may_get(endpoint: &Endpoint, (name, groups): &User, path: &str) -> bool
     answer.is_ok_and(|review| review.status.is_some_and(|status| status.allowed))
 }
 
-/// The authority of client certificates, as the API server publishes it to components that run alone.
+/// Returns the CA of client certificates that the API server publishes for components that run alone.
 pub async fn published_client_ca(client: &Client) -> Option<String> {
     match client.find::<ConfigMap>("kube-system", "extension-apiserver-authentication").await {
         Ok(map) => map?.data?.get("client-ca-file").cloned(),
@@ -229,7 +231,7 @@ pub async fn published_client_ca(client: &Client) -> Option<String> {
     }
 }
 
-/// The page of a component that counts with these metrics, and of its process.
+/// Returns the metrics page of a component and its process.
 pub fn page(metrics: corten_client::Metrics) -> Page {
     Box::new(move || {
         let mut process = corten_meta::metrics::Exposition::default();
@@ -284,7 +286,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn health_is_public_and_metrics_need_authorization() {
         let plane = testkit::control_plane::ControlPlane::start_in(&std::env::temp_dir()).await;
-        // An address of the loopback that nobody else uses.
+        // A loopback address that no other test uses.
         let [_, high, middle, low] = std::process::id().to_be_bytes();
         let address = SocketAddr::from(([127, 128 | high, middle, low], 10259));
         let endpoint = Endpoint {

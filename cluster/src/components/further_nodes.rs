@@ -1,7 +1,7 @@
-//! Further nodes on this machine: each an agent of its own process in a network namespace of its own.
+//! Further nodes on this machine: each is an agent in its own process and network namespace.
 //!
-//! To the cluster they are machines like any other. They live and die with the server: it starts them, starts them
-//! again when they fail, and stops them; their containers outlive both.
+//! For the cluster they are machines like any other. The server starts them, restarts them when they fail, and stops
+//! them; their containers outlive both.
 
 use std::fs::File;
 use std::net::IpAddr;
@@ -27,10 +27,10 @@ use crate::pki::{Leaf, Pki, write_private};
 use crate::tasks::Tasks;
 use crate::{instance, kubeconfig, private};
 
-/// How long an agent that failed stays down before it is started again.
+/// The time until a failed agent is started again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The settings of the namespaces of a cluster's further nodes.
+/// Returns the settings of the namespaces of a cluster's further nodes.
 pub fn namespaces(cluster_cidr: &str, directories: &Directories) -> Result<namespace_node::Config> {
     Ok(namespace_node::Config::new(&directories.run, &cidrs(cluster_cidr).context("the cluster's pod range")?))
 }
@@ -40,7 +40,7 @@ fn of_cluster(cluster: &Cluster) -> Result<namespace_node::Config> {
     Ok(namespace_node::Config { host_addresses, ..namespaces(&cluster.node.cluster_cidr, &cluster.node.directories)? })
 }
 
-/// Where this machine is known by its address among such nodes, makes the bridge that has it, with or without nodes.
+/// Creates the bridge with this machine's address among such nodes, if it has no other address, with or without nodes.
 pub async fn ensure_address(cluster: &Cluster) -> Result<()> {
     let namespaces = of_cluster(cluster)?;
     let gateways = namespaces.gateways()?;
@@ -50,7 +50,7 @@ pub async fn ensure_address(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Starts the nodes beyond the first, and returns their names.
+/// Starts the nodes beyond the first; returns their names.
 pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, tasks: &mut Tasks) -> Result<Vec<String>> {
     let namespaces = of_cluster(cluster)?;
     let mut names = Vec::new();
@@ -58,7 +58,7 @@ pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, tasks: &mut Tasks) -> Resu
         let name = format!("{}-{number}", cluster.node.name);
         let directories = cluster.node.directories.node(&name);
         if let Some(stray) = instance::running(&directories)? {
-            // An agent of a server that was killed: its successor takes over the containers.
+            // An agent of a killed server: its successor takes over the containers.
             instance::stop(stray, Duration::from_secs(10))?;
         }
         let addresses = namespaces.addresses(usize::from(number) - 2)?;
@@ -71,7 +71,7 @@ pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, tasks: &mut Tasks) -> Resu
     Ok(names)
 }
 
-/// Writes what the agent needs to be who it is.
+/// Writes the agent's credentials.
 pub fn prepare(
     cluster: &Cluster,
     pki: &Pki,
@@ -95,8 +95,8 @@ pub fn prepare(
     Ok(())
 }
 
-/// Keeps one agent running until the shutdown. Every start of it has new certificates, and it is started again long
-/// before they expire: its containers do not notice.
+/// Keeps one agent running until the shutdown. Every start has new certificates, and it is started again long before
+/// they expire: its containers do not notice.
 async fn supervise(
     cluster: Cluster,
     pki: Arc<Pki>,
@@ -170,7 +170,7 @@ fn command(cluster: &Cluster, directories: &Directories, namespace: &NodeNamespa
     Ok(command)
 }
 
-/// Takes the namespaces and their links away.
+/// Removes the namespaces and their links.
 pub async fn cleanup(directories: &Directories) -> Result<()> {
     namespace_node::cleanup(&namespaces("0.0.0.0/0", directories)?).await?;
     Ok(())

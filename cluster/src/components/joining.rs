@@ -1,5 +1,5 @@
-//! What machines that join find in the cluster: `cluster-info` for everybody, the cluster's settings for nodes. The
-//! objects and names are those of kubeadm, whose tokens and tools therefore work.
+//! The objects for machines that join: `cluster-info` for every client, the cluster's settings for nodes. The objects
+//! and names are kubeadm's, whose tokens and tools therefore work.
 
 use corten_api::k8s_openapi::api::core::v1::ConfigMap;
 use corten_api::k8s_openapi::api::rbac::v1::{Role, RoleBinding};
@@ -19,7 +19,7 @@ const CLUSTER_INFO: &str = "cluster-info";
 const CLUSTER_INFO_ROLE: &str = "kubeadm:bootstrap-signer-clusterinfo";
 const SETTINGS_ROLE: &str = "corten:settings";
 
-/// Publishes both, and who may read them.
+/// Publishes both, with the roles of their readers.
 pub async fn publish(client: &Client, cluster: &Cluster, pki: &Pki) -> Result<(), Error> {
     let info = kubeconfig::cluster_only(&cluster.advertised_url(), &pki.cluster.certificate);
     let info = corten_meta::codec::encode_yaml(&info);
@@ -37,7 +37,7 @@ async fn config_map(client: &Client, namespace: &str, name: &str, data: Value) -
     apply::<ConfigMap>(client, namespace, name, object).await
 }
 
-/// A role to read one ConfigMap, and its holders.
+/// Creates a role to read one ConfigMap, and its binding.
 async fn readers(
     client: &Client,
     namespace: &str,

@@ -1,6 +1,6 @@
-//! The wiring: which components a process runs, under which identity, and who is plugged into whom.
+//! The wiring: which components a process runs, under which identity, and how they are connected.
 //!
-//! The main path is `server`: store, API server, then everything else as clients of it.
+//! The main path is `server`: store, API server, then everything else as its clients.
 
 mod access;
 mod addons;
@@ -41,7 +41,7 @@ use crate::pki::Pki;
 use crate::progress::Progress;
 use crate::tasks::Tasks;
 
-/// A whole cluster in this process.
+/// Runs a complete cluster in this process.
 pub async fn server(cluster: Cluster, progress: Progress, shutdown: CancellationToken) -> Result<()> {
     let started = corten_meta::time::now();
     let pki = Arc::new(Pki::open(&cluster.node.directories.pki())?);
@@ -49,7 +49,7 @@ pub async fn server(cluster: Cluster, progress: Progress, shutdown: Cancellation
     further_nodes::ensure_address(&cluster).await?;
     progress.reached("store");
 
-    // The API server ends last: its clients must be able to say goodbye.
+    // The API server ends last: its clients still write at their end.
     let mut foundation = Tasks::new(CancellationToken::new());
     let api = Arc::new(apiserver::start(&cluster, &pki, store, &mut foundation).await?);
     progress.reached("apiserver");
@@ -86,7 +86,7 @@ pub async fn server(cluster: Cluster, progress: Progress, shutdown: Cancellation
     outcome
 }
 
-/// One more node of a cluster whose API server is elsewhere.
+/// Runs one more node of a cluster whose API server is elsewhere.
 pub async fn agent(flags: cli::Agent, shutdown: CancellationToken) -> Result<()> {
     let mut tasks = Tasks::new(shutdown);
     let Some((joined, kubelet)) = become_node(&flags, &mut tasks).await? else { return Ok(()) };
@@ -99,7 +99,7 @@ pub async fn agent(flags: cli::Agent, shutdown: CancellationToken) -> Result<()>
     tasks.run().await
 }
 
-/// Joins the cluster where that has to be, and keeps the certificates that the node got; `None` at shutdown.
+/// Joins the cluster if necessary, and renews the node's certificates; `None` at shutdown.
 async fn become_node(flags: &cli::Agent, tasks: &mut Tasks) -> Result<Option<(Joined, node::KubeletIdentity)>> {
     let shutdown = tasks.shutdown();
     let joined = tokio::select! {
@@ -120,7 +120,7 @@ async fn become_node(flags: &cli::Agent, tasks: &mut Tasks) -> Result<Option<(Jo
     Ok(Some((joined, node::KubeletIdentity { client, serving })))
 }
 
-/// Gives the components of a node that joined their certificates, and keeps these; false at shutdown.
+/// Requests certificates for the components of a node that joined, and renews them; false at shutdown.
 async fn identify_components(node: &Node, client: &Client, tasks: &mut Tasks) -> Result<bool> {
     let shutdown = tasks.shutdown();
     tokio::select! {

@@ -1,7 +1,7 @@
-//! The pod network, plugged into the container runtime.
+//! The pod network of the container runtime.
 //!
-//! The network needs the node's pod range, which the control plane assigns after the node has registered. Until then
-//! the runtime says that the network is not ready, and pods wait.
+//! The network needs the node's pod CIDR, which the control plane assigns after the node has registered. Until then the
+//! runtime reports that the network is not ready, and pods wait.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -21,57 +21,57 @@ use tokio::sync::Mutex;
 use crate::config;
 use crate::directories::Directories;
 
-/// The annotation by which the kubelet says where it has a pod from.
+/// The annotation with which the kubelet names the source of a pod.
 const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
-/// Where a node notes its bridge and its pod range.
+/// The file with the node's bridge and its pod CIDR.
 const NETWORK_FILE: &str = "pod-network";
-/// Where the results of CNI plugins are kept.
+/// The directory of the results of CNI plugins.
 const PLUGINS: &str = "cni";
 
-/// The ranges of a text that names one, or one of each version of IP.
+/// Parses one CIDR, or one per IP family.
 pub fn cidrs(text: &str) -> Result<Vec<Cidr>> {
     text.split(',').map(|range| Ok(range.trim().parse()?)).collect()
 }
 
-/// The gateways of a node's pod ranges: the first address of each, where the node itself answers.
+/// Returns the gateways of a node's pod CIDRs: the first address of each, where the node itself answers.
 pub fn gateways(ranges: &str) -> Vec<IpAddr> {
     cidrs(ranges).unwrap_or_default().iter().filter_map(|range| range.nth(1)).collect()
 }
 
-/// Who connects pods.
+/// The implementation of the pod network.
 enum Network {
     Own(PodNetwork),
     Plugins(Chain),
 }
 
-/// The runtime's pod network: nothing until the range is known, then corten's own or that of CNI plugins.
+/// The runtime's pod network: none until the CIDR is known, then corten's own or that of CNI plugins.
 #[derive(Default)]
 pub struct Plugged {
     network: ArcSwapOption<Network>,
-    /// The sandboxes that the runtime found at its start, until the network has been told. Held while either of
-    /// them starts, so that whoever is second does the telling.
+    /// The sandboxes that the runtime found at its start, until the network knows them. It is locked while either of
+    /// them starts, so that the second one passes them on.
     live: Mutex<Option<BTreeSet<String>>>,
-    /// The node of a runtime that runs alone, which learns its range from the kubelet.
+    /// The node of a runtime that runs alone and gets its CIDR from the kubelet.
     alone: Option<config::Node>,
 }
 
 impl Plugged {
-    /// The network of a runtime that runs alone.
+    /// Returns the network of a runtime that runs alone.
     pub fn alone(node: config::Node) -> Plugged {
         Plugged { alone: Some(node), ..Plugged::default() }
     }
 
-    /// Makes the network of this range stand, and opens it for pods, which wait for their policies at the gate.
+    /// Sets up the network of this CIDR and opens it for pods, which wait at the gate for their policies.
     pub async fn start(&self, node: &config::Node, range: &str, policies: Option<Gate>) -> Result<()> {
         let mut live = self.live.lock().await;
         if self.network.load().is_some() {
             return Ok(());
         }
-        // Written first: whatever is made below can then be found and taken down, also after a crash.
+        // The file is written first, so that everything below can be found and removed, also after a crash.
         std::fs::write(node.directories.data.join(NETWORK_FILE), format!("{} {range}\n", node.bridge))?;
         let config = corten_network::Config { policies, ..network_config(node, range)? };
         let network = PodNetwork::start(config).await.context("the pod network cannot start")?;
-        // Before the first pod is connected, or its address would count as left behind.
+        // This happens before the first pod is connected, or its address would count as left behind.
         if let Some(live) = live.take() {
             network.gc(&live).await.context("addresses of dead sandboxes cannot be collected")?;
         }
@@ -90,7 +90,7 @@ impl Plugged {
         Ok(())
     }
 
-    /// Makes the network of this range stand, in place of one that this machine had in another cluster.
+    /// Sets up the network of this CIDR, in place of one that this machine had in another cluster.
     async fn move_to(&self, node: &config::Node, range: &str) -> Result<()> {
         if known_range(node).is_some_and(|known| known != range) {
             self.network.store(None);
@@ -104,15 +104,15 @@ impl Plugged {
     }
 }
 
-/// The range that this node's network had when it last stood. A kubelet tells a runtime of its range once, and not again
-/// when the runtime comes back.
+/// Returns the CIDR that this node's network had last. A kubelet sends its CIDR once, and not again when the runtime
+/// restarts.
 pub fn known_range(node: &config::Node) -> Option<String> {
     let text = std::fs::read_to_string(node.directories.data.join(NETWORK_FILE)).ok()?;
     let (bridge, range) = text.trim().split_once(' ')?;
     (bridge == node.bridge).then(|| range.to_owned())
 }
 
-/// The settings of the pod network of a node with this range.
+/// Returns the settings of the pod network of a node with this CIDR.
 pub fn network_config(node: &config::Node, range: &str) -> Result<corten_network::Config> {
     let pods = cidrs(range).context("the node's pod range")?;
     let cluster = cidrs(&node.cluster_cidr).context("the cluster's pod range")?;
@@ -122,11 +122,11 @@ pub fn network_config(node: &config::Node, range: &str) -> Result<corten_network
     Ok(config)
 }
 
-/// Takes the pod network of a node down. What it is named is read from where the node wrote it when it came up.
+/// Removes the pod network of a node. Its names come from the file that the node wrote at its start.
 pub async fn cleanup(directories: &Directories) -> Result<()> {
     let plugins = directories.data.join(PLUGINS);
     if plugins.exists() {
-        // The pods are gone; what plugins keep of them goes too.
+        // There are no pods any more, so the plugins' records of them are removed too.
         Chain::new(cni::Config::new(plugins))?.gc(&BTreeSet::new()).await?;
     }
     let Ok(text) = std::fs::read_to_string(directories.data.join(NETWORK_FILE)) else { return Ok(()) };
@@ -138,8 +138,8 @@ pub async fn cleanup(directories: &Directories) -> Result<()> {
     Ok(corten_network::cleanup(&config).await?)
 }
 
-/// Waits until the control plane has given the node its pod range, or one of each version of IP divided by a comma. One
-/// beyond `within` is none: a bridge with such a range would take the packets of others.
+/// Waits until the control plane has assigned the node's pod CIDR, or one per IP family separated by a comma. A CIDR
+/// outside of `within` is ignored: a bridge with it would receive the packets of other networks.
 pub async fn pod_range(caches: &Caches, node: &str, within: &[Cidr]) -> String {
     let nodes = caches.of::<Node>();
     nodes.synced().await;
@@ -160,13 +160,13 @@ pub async fn pod_range(caches: &Caches, node: &str, within: &[Cidr]) -> String {
     }
 }
 
-/// Whether every range of a text is part of one of these.
+/// Reports whether every CIDR of a string is within one of these.
 fn is_within(ranges: &str, within: &[Cidr]) -> bool {
     let part = |range: &Cidr| within.iter().any(|all| all.length() <= range.length() && all.contains(range.address()));
     cidrs(ranges).is_ok_and(|ranges| ranges.iter().all(part))
 }
 
-/// The pod ranges of a node, divided by a comma.
+/// Returns the pod CIDRs of a node, separated by a comma.
 pub fn assigned_ranges(node: &Value) -> Option<String> {
     let all = node.pointer("/spec/podCIDRs").and_then(Value::as_array).into_iter().flatten();
     let all: Vec<&str> = all.filter_map(Value::as_str).collect();

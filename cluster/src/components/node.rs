@@ -26,18 +26,18 @@ use crate::pki::Pki;
 use crate::tasks::Tasks;
 use crate::{config, kubeconfig, pki, private, registries};
 
-/// What the machine itself resolves names by; a machine may be without.
+/// The machine's resolver configuration; a machine may have none.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// The identity of a node's kubelet.
 pub struct KubeletIdentity {
     pub client: Client,
-    /// What the node's API is served with, now and later.
+    /// The certificates of the kubelet's API, now and later.
     pub serving: watch::Receiver<Tls>,
 }
 
 impl KubeletIdentity {
-    /// Of a node with a kubeconfig, and certificate files in its place, which are made where they are missing.
+    /// Returns the identity of a node with a kubeconfig and certificate files, which are created if they are missing.
     pub fn of_files(node: &Node, kubeconfig: &Path) -> Result<KubeletIdentity> {
         let client = Client::from_kubeconfig(kubeconfig, None)
             .with_context(|| format!("{} cannot be used", kubeconfig.display()))?;
@@ -69,7 +69,7 @@ pub struct Identities {
 }
 
 impl Identities {
-    /// Of the node in the API server's own process.
+    /// Returns the identities of the node in the API server's own process.
     pub fn in_process(cluster: &Cluster, pki: &Arc<Pki>, api: &ApiServer, tasks: &mut Tasks) -> Result<Identities> {
         let name = format!("system:node:{}", cluster.node.name);
         let (sender, serving) = watch::channel(serving(pki, &cluster.node.name, &cluster.node.addresses)?);
@@ -86,8 +86,8 @@ impl Identities {
         })
     }
 
-    /// Of a node elsewhere: the proxy, DNS and the network act as the kubelet where they have no kubeconfig of their own,
-    /// which is for whoever gives the kubelet its kubeconfig to allow.
+    /// Returns the identities of a node elsewhere: the proxy, DNS and the network act as the kubelet if they have no
+    /// kubeconfig of their own, which the administrator of that kubeconfig must allow.
     pub fn of_agent(node: &Node, kubelet: KubeletIdentity) -> Result<Identities> {
         let own = |component: NodeComponent| {
             let path = node.directories.kubeconfig(component.name());
@@ -107,14 +107,14 @@ impl Identities {
     }
 }
 
-/// A certificate that nobody vouches for, as upstream's kubelet makes one where it was given none.
+/// Writes a self-signed certificate, as upstream's kubelet does without a given one.
 fn sign_for_itself(node: &Node, certificate: &str, key: &str) -> Result<()> {
     let identity = pki::self_signed(&leaf(&format!("system:node:{}", node.name), &node.name, &node.addresses))?;
     pki::write_private(&node.directories.pki().join(key), identity.key.as_bytes())?;
     pki::write_private(&node.directories.pki().join(certificate), identity.certificate.as_bytes())
 }
 
-/// Signs the certificate of a node's own API anew while it runs.
+/// Renews the certificate of a node's own API while it runs.
 async fn renew(node: Node, pki: Arc<Pki>, tls: watch::Sender<Tls>, shutdown: CancellationToken) -> Result<()> {
     loop {
         tokio::select! {
@@ -148,7 +148,7 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
     Ok(())
 }
 
-/// The control group of version 2 that the node's pods are below, made before the kubelet has a pod.
+/// Returns the cgroup v2 of the node's pods, created before the kubelet has a pod.
 fn pods_cgroup(directories: &Directories) -> Result<PathBuf> {
     let path = config::cgroup2().context("no cgroup2 file system is mounted")?;
     let path = path.join(directories.cgroup().trim_start_matches('/'));
@@ -156,8 +156,8 @@ fn pods_cgroup(directories: &Directories) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// What can only start once the node has its pod range: the pod network with its policies, the routes to other nodes,
-/// and DNS, which listens on the range's gateway.
+/// Starts the parts that need the node's pod CIDR: the pod network with its policies, the routes to other nodes, and
+/// DNS, which listens on the CIDR's gateway.
 async fn network_and_dns(
     node: Node,
     plugged: Arc<Plugged>,
@@ -170,7 +170,7 @@ async fn network_and_dns(
     if own_network {
         corten_network::routes::fence(&cluster_cidrs).await.context("the cluster's pod range cannot be fenced")?;
     }
-    // Plugins have ranges of their own.
+    // CNI plugins have CIDRs of their own.
     let within = if own_network { cluster_cidrs.clone() } else { cidrs("0.0.0.0/0,::/0")? };
     let caches = Caches::new(network.clone(), shutdown.clone());
     let range = tokio::select! {
@@ -221,7 +221,7 @@ async fn network_and_dns(
     tasks.run().await
 }
 
-/// The settings of a node's container runtime.
+/// Returns the settings of a node's container runtime.
 pub fn runtime_config(node: &Node) -> Result<corten_runtime::Config> {
     let registries = node.kubelet.registry_config.as_deref().map(registries::read).transpose()?;
     Ok(corten_runtime::Config {
@@ -232,12 +232,12 @@ pub fn runtime_config(node: &Node) -> Result<corten_runtime::Config> {
     })
 }
 
-/// The directory of the kubelet's own files.
+/// Returns the directory of the kubelet's own files.
 fn kubelet_root(node: &Node) -> PathBuf {
     node.kubelet.root_dir.clone().unwrap_or_else(|| node.directories.data.join("kubelet"))
 }
 
-/// The settings of the container runtime that has its things in a place.
+/// Returns the settings of the container runtime in these directories.
 pub fn runtime_in(directories: &Directories, images: PathBuf) -> Result<corten_runtime::Config> {
     Ok(corten_runtime::Config {
         state_dir: directories.data.join("runtime"),
@@ -249,7 +249,7 @@ pub fn runtime_in(directories: &Directories, images: PathBuf) -> Result<corten_r
     })
 }
 
-/// The settings of the kubelet.
+/// Returns the settings of the kubelet.
 pub fn kubelet_config(
     node: &Node,
     serving: watch::Receiver<Tls>,
@@ -278,13 +278,13 @@ pub fn kubelet_config(
         None => HostResolver::default(),
     };
     read_certificates(&mut config)?;
-    // Volumes with Secrets and the logs of containers lie here, wherever the flags put it.
+    // The directory has volumes with Secrets and the logs of containers, wherever the flags put it.
     private::directory(&config.root_dir)?;
     private::directory(&config.log_dir)?;
     Ok(config)
 }
 
-/// Reads the certificates that the kubelet's configuration names by files.
+/// Reads the certificate files of the kubelet's configuration.
 fn read_certificates(config: &mut corten_kubelet::Config) -> Result<()> {
     let read = |path: &Option<PathBuf>| path.as_deref().map(crate::files::read).transpose();
     let files = &config.tls_files;
@@ -296,8 +296,8 @@ fn read_certificates(config: &mut corten_kubelet::Config) -> Result<()> {
     Ok(())
 }
 
-/// What a node keeps free unless it is told otherwise. Upstream's parts of a disk are for one that belongs to the node;
-/// ours belongs to somebody who may keep it nearly full, and a tenth of it is no emergency.
+/// Returns the default hard eviction thresholds. Upstream's percentages of a disk are for a disk that belongs to the
+/// node; ours belongs to a user who may keep it nearly full, and a free tenth of it is no emergency.
 fn least_free() -> BTreeMap<String, String> {
     [
         ("memory.available", "100Mi"),
@@ -310,7 +310,7 @@ fn least_free() -> BTreeMap<String, String> {
     .into()
 }
 
-/// What the node itself asks about names.
+/// Returns the resolver configuration of the node itself.
 pub fn host_resolver() -> HostResolver {
     parse_resolver(&std::fs::read_to_string(RESOLV_CONF).unwrap_or_default())
 }
@@ -331,7 +331,7 @@ fn parse_resolver(text: &str) -> HostResolver {
     resolver
 }
 
-/// Where DNS forwards names that are not the cluster's.
+/// Returns the servers to which DNS forwards names outside of the cluster domain.
 pub fn upstreams(resolver: &HostResolver) -> Vec<SocketAddr> {
     resolver.servers.iter().filter_map(|server| Some(SocketAddr::new(server.parse().ok()?, 53))).collect()
 }

@@ -14,7 +14,7 @@ pub fn leaf<'a>(user: &'a str, name: &str, addresses: &[IpAddr]) -> Leaf<'a> {
     Leaf { common_name: user, organizations: &["system:nodes"], names }
 }
 
-/// The certificate of a node's own API.
+/// Issues the certificate of a node's own API.
 pub fn serving(pki: &Pki, name: &str, addresses: &[IpAddr]) -> Result<Tls> {
     let user = format!("system:node:{name}");
     let Identity { certificate, key } = pki.kubelet.issue(&leaf(&user, name, addresses))?;

@@ -1,5 +1,5 @@
-//! When a cluster is ready: its nodes say so, pods can be created in the default namespace, and cluster DNS answers a
-//! real question. It must never give up on a slow machine: whoever waits for it has a bound of its own.
+//! The readiness of a cluster: its nodes are Ready, pods can be created in the default namespace, and cluster DNS
+//! answers a real query. It must never give up on a slow machine: its caller has a time limit of its own.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -19,15 +19,15 @@ use crate::cli::NetworkBackend;
 use crate::node_object::is_ready;
 use crate::progress::Progress;
 
-/// How long an answer of a server on this machine may take.
+/// The time limit of an answer of a server on this machine.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long the first answers are waited for: a question that was asked before the server listened is lost.
+/// The time limit of the first answers: a query that was sent before the server listened is lost.
 const FIRST_PATIENCE: Duration = Duration::from_millis(50);
-/// How long DNS may take to know its first name.
+/// The time limit until DNS knows its first name.
 const BOUND: Duration = Duration::from_secs(600);
 
-/// Reports each milestone as it comes: the nodes, then DNS, then the whole. `started` is a time before the first
-/// kubelet of this run, whose Lease may be there before this looks.
+/// Reports each milestone: the nodes, then DNS, then the cluster. `started` is a time before the first kubelet of this
+/// run, whose Lease may exist before this function checks.
 pub async fn report(
     caches: Caches,
     names: Vec<String>,
@@ -56,8 +56,8 @@ pub async fn report(
     Ok(())
 }
 
-/// Waits until every named node is Ready and has renewed its Lease since `started`, and returns them in
-/// the same order. The Lease tells a living kubelet from what the last run left behind.
+/// Waits until every named node is Ready and has renewed its Lease since `started`; returns them in the same order. The
+/// Lease distinguishes a running kubelet from the state of the last run.
 async fn all_ready(caches: &Caches, names: &[String], started: Timestamp) -> Vec<Value> {
     let nodes = caches.of::<Node>();
     let leases = caches.of::<Lease>();
@@ -86,8 +86,8 @@ fn renewed(lease: &Value) -> Option<Timestamp> {
     lease.pointer("/spec/renewTime")?.as_str()?.parse().ok()
 }
 
-/// Waits until the default namespace has the account without which no pod is admitted to it: `kubectl run` is what a
-/// user types first.
+/// Waits until the default namespace has its ServiceAccount, without which no pod is admitted to it: `kubectl run` is
+/// the first command of a user.
 async fn default_account(caches: &Caches) {
     let only = ListOptions { field_selector: "metadata.name=default".into(), ..ListOptions::default() };
     let accounts = caches.resource(&Resource::of::<ServiceAccount>(), "default", only);
@@ -111,14 +111,14 @@ async fn answers(address: SocketAddr, domain: &str) -> Result<()> {
             Err(error) if began.elapsed() > BOUND => return Err(error).context("cluster DNS does not answer"),
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
-        // A busy machine answers late: every question is given more time than the one before.
+        // A busy machine answers late: every query has more time than the one before.
         patience = PATIENCE.min(patience.mul_f64(1.1));
     }
 }
 
-/// Asks for the addresses of one name, of the server's own version of IP, which is the cluster's main one; an answer with
-/// at least one address is a good one. Asks from the first of `sources` that this machine has: DNS answers pods and its
-/// own node alone, so another node is asked from an address of the pod network.
+/// Queries the addresses of one name, in the server's own IP family, which is the cluster's primary one; an answer with
+/// at least one address is a success. The query is sent from the first of `sources` that this machine has: DNS answers
+/// only pods and its own node, so another node is queried from an address of the pod network.
 pub async fn ask(server: SocketAddr, name: &str, sources: &[IpAddr]) -> Result<()> {
     let socket = bind(server, sources).await?;
     exchange(PATIENCE, socket, server, name).await
@@ -146,7 +146,7 @@ async fn exchange(patience: Duration, socket: UdpSocket, server: SocketAddr, nam
     Ok(())
 }
 
-/// A DNS query for the addresses of a name.
+/// Returns a DNS query for the addresses of a name.
 fn question(name: &str, ipv4: bool) -> Vec<u8> {
     let mut query = vec![0x43, 0x4f, 0x01, 0x00, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in name.split('.').filter(|label| !label.is_empty()) {

@@ -1,5 +1,5 @@
-//! The certificates of a node that joined: those that it and its components are clients with, and the one it serves its
-//! API with. All are asked for again when four fifths of their life are over, and taken into use without a restart.
+//! The certificates of a node that joined: the client certificates of the node and its components, and the serving
+//! certificate of its API. All are renewed after 80 % of their lifetime, and used without a restart.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,13 +18,13 @@ use crate::directories::Directories;
 use crate::join::certificate::{self, Wanted};
 use crate::pki::{Identity, write_private};
 
-/// How long to wait after a request that failed.
+/// The time until the next attempt after a failed request.
 const PAUSE: Duration = Duration::from_secs(30);
-/// The longest sleep: clocks are set and machines suspended.
+/// The longest sleep: clocks may be set and machines suspended.
 const LONGEST: Duration = Duration::from_secs(60 * 60);
 
-/// Keeps a client certificate, of the node or of one of its components. Connections read the file anew, so nobody needs
-/// to be told.
+/// Renews a client certificate, of the node or of one of its components. Connections read the file again, so no
+/// component needs a notification.
 pub async fn client(path: PathBuf, wanted: Wanted, client: Client, shutdown: CancellationToken) -> Result<()> {
     while until_old(&path, &shutdown).await {
         match certificate::renew(&client, &wanted, &path).await {
@@ -35,7 +35,7 @@ pub async fn client(path: PathBuf, wanted: Wanted, client: Client, shutdown: Can
     Ok(())
 }
 
-/// Keeps the certificate of the node's API. The kubelet takes up what is sent.
+/// Renews the certificate of the node's API and sends it to the kubelet.
 pub async fn serving(node: Node, client: Client, tls: watch::Sender<Tls>, shutdown: CancellationToken) -> Result<()> {
     let path = serving_path(&node.directories);
     let mut is_outdated = is_of_cluster_authority(&node.directories);
@@ -58,8 +58,8 @@ pub async fn serving(node: Node, client: Client, tls: watch::Sender<Tls>, shutdo
     Ok(())
 }
 
-/// Whether the serving certificate was signed by the cluster's own authority, as those of older versions were. It is
-/// replaced at the start, once: an older server signs it so again.
+/// Reports whether the cluster's own CA signed the serving certificate, as in older versions. It is replaced at the
+/// start, once: an older server signs it so again.
 fn is_of_cluster_authority(directories: &Directories) -> bool {
     let subject_and_issuer = |path: PathBuf| {
         let text = std::fs::read(path).ok()?;
@@ -72,12 +72,12 @@ fn is_of_cluster_authority(directories: &Directories) -> bool {
     own.is_some() && own == authority
 }
 
-/// Where a node that joined keeps its serving certificate, and the key after it.
+/// Returns the path of the serving certificate of a node that joined, with its key.
 pub fn serving_path(directories: &Directories) -> PathBuf {
     directories.pki().join("kubelet-server-current.pem")
 }
 
-/// What the node serves with at its start: what it has, or for the first moments a certificate of its own making.
+/// Returns the certificate that the node serves with at its start: its own, or a self-signed one for the first moments.
 pub fn first_serving(directories: &Directories, name: &str) -> Result<Tls> {
     let client_ca =
         std::fs::read_to_string(directories.pki().join("ca.crt")).context("the cluster's authority is missing")?;
@@ -90,7 +90,7 @@ pub fn first_serving(directories: &Directories, name: &str) -> Result<Tls> {
     Ok(Tls { certificate: certificate.pem(), key: key.serialize_pem(), client_ca })
 }
 
-/// Waits until a certificate is old or not there; false at the shutdown.
+/// Waits until a certificate must be renewed or does not exist; false at shutdown.
 async fn until_old(path: &std::path::Path, shutdown: &CancellationToken) -> bool {
     loop {
         let pem = std::fs::read(path).unwrap_or_default();
@@ -105,7 +105,7 @@ async fn until_old(path: &std::path::Path, shutdown: &CancellationToken) -> bool
     }
 }
 
-/// How long a certificate needs no successor.
+/// Returns the time until a certificate must be renewed.
 fn fresh_for(pem: &[u8], now: Timestamp) -> Duration {
     let validity = || {
         let (_, pem) = x509_parser::pem::parse_x509_pem(pem).ok()?;
@@ -126,7 +126,7 @@ async fn pause(which: &str, error: &anyhow::Error, shutdown: &CancellationToken)
     }
 }
 
-/// The names and addresses that the Node object has; waits until it has some.
+/// Waits until the Node object has addresses; returns its names and addresses.
 async fn names(client: &Client, name: &str, shutdown: &CancellationToken) -> Result<Vec<String>> {
     let caches = Caches::new(client.clone(), shutdown.child_token());
     let cache = caches.filtered::<NodeObject>(ListOptions::fields(format!("metadata.name={name}")));

@@ -1,8 +1,8 @@
-//! Clients that act as the controllers' service accounts, for a controller manager that runs alone.
+//! Clients that act as the controllers' ServiceAccounts, for a controller manager that runs alone.
 //!
-//! The manager itself may little more than watch and ask for tokens; each controller acts under the account of its
-//! name in kube-system, as upstream's does with `--use-service-account-credentials`. A missing account is made, a
-//! token is asked for when the first request needs it, and again long before it expires.
+//! The manager itself may do little more than watch and request tokens; each controller acts under the account with its
+//! name in kube-system, as upstream's does with `--use-service-account-credentials`. A missing account is created, a
+//! token is requested with the first request, and again long before it expires.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,14 +26,14 @@ use tokio::time::Instant;
 
 const NAMESPACE: &str = "kube-system";
 const TOKEN_LIFETIME: Duration = Duration::from_secs(3600);
-/// A token is used for this long, so that none expires on its way.
+/// The time for which a token is used, so that none expires during a request.
 const TOKEN_USE: Duration = Duration::from_secs(2400);
 
-/// The clients of all controllers, made from the manager's kubeconfig; their requests are counted.
+/// Returns the clients of all controllers, made from the manager's kubeconfig; their requests are counted.
 pub fn clients(kubeconfig: &Path, metrics: &Metrics) -> Result<Clients> {
     let unusable = || format!("{} cannot be used", kubeconfig.display());
     let config = Kubeconfig::load(kubeconfig).and_then(|file| file.https_config(None)).with_context(unusable)?;
-    // One connection serves all accounts; who asks is said by each request's token.
+    // One connection serves all accounts; the token of each request names the user.
     let anonymous =
         HttpsConfig { client_certificate: None, client_key: None, token: None, token_file: None, ..config.clone() };
     let https = Arc::new(Https::new(anonymous).with_context(unusable)?);
@@ -52,7 +52,7 @@ pub fn clients(kubeconfig: &Path, metrics: &Metrics) -> Result<Clients> {
     }))
 }
 
-/// The way to the API server as one service account.
+/// The transport to the API server as one ServiceAccount.
 struct Account(Arc<Credentials>);
 
 struct Credentials {
@@ -69,7 +69,7 @@ impl Transport for Account {
             request.headers_mut().insert(AUTHORIZATION, credentials.authorization().await?);
             let response = credentials.https.send(request).await?;
             if response.status() == StatusCode::UNAUTHORIZED {
-                // The account was made anew: the caller tries again, with a new token.
+                // The account was created again: the caller retries, with a new token.
                 *credentials.token.lock().await = None;
             }
             Ok(response)

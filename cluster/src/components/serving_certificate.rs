@@ -1,7 +1,7 @@
-//! The certificate that the API server shows. It carries the names and addresses under which clients reach it.
+//! The serving certificate of the API server. It has the names and addresses by which clients reach it.
 //!
-//! A machine gets addresses while it runs: a lease that ends, an interface that comes up. Whoever connects to an address
-//! that the certificate does not carry yet gets one that does.
+//! A machine gets addresses while it runs: a lease expires, an interface comes up. A client that connects to an address
+//! that the certificate does not have yet gets a certificate that has it.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
@@ -16,10 +16,10 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use crate::config::Cluster;
 use crate::pki::{Leaf, Pki};
 
-/// The most names of a certificate; a machine has fewer addresses.
+/// The largest number of names of a certificate; a machine has fewer addresses.
 const MAX_NAMES: usize = 128;
 
-/// The certificate in use, and what it carries.
+/// The current certificate and its names.
 pub struct Certificates {
     pki: Arc<Pki>,
     names: Mutex<BTreeSet<String>>,
@@ -27,7 +27,7 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// For all names that are known at the start.
+    /// Issues a certificate for all names that are known at the start.
     pub fn issue(cluster: &Cluster, pki: &Arc<Pki>) -> Result<Certificates> {
         let names = names(cluster);
         let current = ArcSwap::from(config(&names, pki)?);
@@ -38,14 +38,14 @@ impl Certificates {
         &self.pki
     }
 
-    /// Signs it anew.
+    /// Renews the certificate.
     pub fn renew(&self) -> Result<()> {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         self.current.store(config(&names, &self.pki)?);
         Ok(())
     }
 
-    /// Makes sure that it carries an address of this machine.
+    /// Adds an address of this machine to the certificate.
     fn carry(&self, address: IpAddr) -> Result<()> {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         if names.len() >= MAX_NAMES || !names.insert(address.to_string()) {
@@ -66,7 +66,7 @@ impl corten_apiserver::Certificates for Certificates {
     }
 }
 
-/// The names and addresses under which clients reach the API server.
+/// Returns the names and addresses by which clients reach the API server.
 fn names(cluster: &Cluster) -> BTreeSet<String> {
     let service = ["kubernetes", "kubernetes.default", "kubernetes.default.svc"].map(str::to_owned);
     let mut names = vec!["localhost".to_owned(), cluster.node.name.clone()];
@@ -89,7 +89,7 @@ fn config(names: &BTreeSet<String>, pki: &Pki) -> Result<Arc<ServerConfig>> {
     let leaf = Leaf { common_name: "kube-apiserver", organizations: &[], names: names.iter().cloned().collect() };
     let identity = pki.cluster.issue(&leaf)?;
     let mut roots = rustls::RootCertStore::empty();
-    // A front proxy has an authority of its own; the API server tells the two apart.
+    // A front proxy has a CA of its own; the API server distinguishes the two.
     for authority in [&pki.cluster, &pki.front_proxy] {
         for certificate in CertificateDer::pem_slice_iter(authority.certificate.as_bytes()) {
             roots.add(certificate?)?;
@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether a client that trusts the cluster takes the certificate for a name, without a network.
+    /// Reports whether a client that trusts the cluster accepts the certificate for a name, without a network.
     fn is_taken(certificates: &Certificates, local: IpAddr, name: &str) -> bool {
         let mut roots = rustls::RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(certificates.pki.cluster.certificate.as_bytes()) {
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn an_address_that_is_connected_to_is_carried_from_then_on() {
-        // Another test of the process may have been first.
+        // Another test of the process may have installed it first.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = tempfile::tempdir().unwrap();
         let pki = Arc::new(Pki::open(folder.path()).unwrap());

@@ -1,5 +1,5 @@
 //! Certificates by request: a key that never leaves the machine, and a CertificateSigningRequest that the cluster
-//! answers.
+//! approves and signs.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,10 +18,10 @@ use tokio_util::sync::CancellationToken;
 use crate::directories::Directories;
 use crate::pki::{Identity, write_private};
 
-/// How long the cluster may take to answer.
+/// The time limit of the cluster's answer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A certificate to ask for.
+/// The certificate to request.
 pub struct Wanted {
     signer: &'static str,
     organization: String,
@@ -31,7 +31,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// The node as a client of the API.
+    /// Returns the request for the node as a client of the API.
     pub fn client(node: &str) -> Wanted {
         Wanted {
             signer: "kubernetes.io/kube-apiserver-client-kubelet",
@@ -42,7 +42,7 @@ impl Wanted {
         }
     }
 
-    /// A component of the node as a client of the API.
+    /// Returns the request for a component of the node as a client of the API.
     pub fn component(component: NodeComponent, node: &str) -> Wanted {
         Wanted {
             signer: "kubernetes.io/kube-apiserver-client",
@@ -52,7 +52,7 @@ impl Wanted {
         }
     }
 
-    /// The node's own API, under the names and addresses that its Node object has.
+    /// Returns the request for the node's own API, with the names and addresses of its Node object.
     pub fn serving(node: &str, names: Vec<String>) -> Wanted {
         Wanted {
             signer: "kubernetes.io/kubelet-serving",
@@ -63,35 +63,35 @@ impl Wanted {
     }
 }
 
-/// Where the node keeps its certificate as a client, and the key after it.
+/// Returns the path of the node's client certificate, with its key.
 pub fn client_path(directories: &Directories) -> PathBuf {
     directories.pki().join("kubelet-client-current.pem")
 }
 
-/// Where the node keeps the certificate of a component, and the key after it.
+/// Returns the path of a component's certificate, with its key.
 pub fn component_path(directories: &Directories, component: NodeComponent) -> PathBuf {
     directories.pki().join(format!("{}-client-current.pem", component.name()))
 }
 
-/// Whether a file holds a certificate that has not expired.
+/// Reports whether a file has a certificate that has not expired.
 pub fn is_alive(path: &Path) -> bool {
     let pem = std::fs::read(path).unwrap_or_default();
     expiry(&pem).is_some_and(|expiry| expiry > corten_meta::time::now())
 }
 
-/// Asks for a client certificate and keeps it, with its key after it.
+/// Requests a client certificate and writes it, with its key.
 pub async fn renew(client: &Client, wanted: &Wanted, path: &Path) -> Result<()> {
     let identity = request(client, wanted).await?;
     write_private(path, format!("{}{}", identity.certificate, identity.key).as_bytes())
 }
 
-/// When the first certificate of a PEM text expires.
+/// Returns the expiry of the first certificate of a PEM file.
 pub fn expiry(pem: &[u8]) -> Option<Timestamp> {
     let (_, pem) = x509_parser::pem::parse_x509_pem(pem).ok()?;
     Timestamp::from_second(pem.parse_x509().ok()?.validity().not_after.timestamp()).ok()
 }
 
-/// Asks for a certificate and waits for it.
+/// Requests a certificate and waits for it.
 pub async fn request(client: &Client, wanted: &Wanted) -> Result<Identity> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::new(wanted.names.clone()).context("a certificate name is not valid")?;
@@ -116,7 +116,7 @@ fn object(wanted: &Wanted, request: &str) -> corten_meta::Value {
     })
 }
 
-/// Watches one request until it is answered.
+/// Watches one request until it is signed or denied.
 async fn answer(client: &Client, name: &str) -> Result<String> {
     let done = CancellationToken::new();
     let _end = done.clone().drop_guard();

@@ -1,8 +1,8 @@
-//! Finding a cluster and believing that it is the right one.
+//! Discovers a cluster and verifies that it is the right one.
 //!
-//! `cluster-info` is read from a server that is not trusted yet. Its signature proves that whoever wrote it knows the
-//! token; the pinned hash of the authority's key proves that it is the cluster that the administrator meant, and not
-//! somebody else who got hold of a token.
+//! `cluster-info` is read from a server that is not trusted yet. Its signature proves that its author knows the token;
+//! the pinned hash of the CA's key proves that it is the cluster that the administrator meant, and not another server
+//! with a stolen token.
 
 use anyhow::{Context, Result, bail, ensure};
 use base64::Engine;
@@ -15,14 +15,14 @@ use crate::cli;
 
 const CLUSTER_INFO: &str = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
 
-/// A cluster that can be believed.
+/// A verified cluster.
 pub struct Discovered {
     pub server: String,
-    /// The authority's certificate in PEM.
+    /// The CA's certificate in PEM.
     pub authority: String,
 }
 
-/// Finds the cluster behind a server.
+/// Discovers the cluster of a server.
 pub async fn discover(server: &str, token: &str, flags: &cli::Join) -> Result<Discovered> {
     let hashes = &flags.discovery_token_ca_cert_hash;
     ensure!(
@@ -41,7 +41,7 @@ pub async fn discover(server: &str, token: &str, flags: &cli::Join) -> Result<Di
             hash(&discovered.authority)?
         );
     }
-    // Again, over a connection that the authority vouches for: what was read before could have been anybody's.
+    // The second request uses a connection that the CA verifies: the first answer could be of any server.
     let trusted = HttpsConfig {
         server: server.to_owned(),
         ca: Some(discovered.authority.as_str().into()),
@@ -49,7 +49,7 @@ pub async fn discover(server: &str, token: &str, flags: &cli::Join) -> Result<Di
     };
     let again = cluster_info(&Client::https(trusted)?).await?;
     ensure!(verified_content(&again, token)? == content, "{server} says different things with and without trust");
-    // The server that was asked for is known to be reachable from here.
+    // The server of the flag is known to be reachable from here.
     Ok(Discovered { server: server.to_owned(), ..discovered })
 }
 
@@ -58,7 +58,7 @@ async fn cluster_info(client: &Client) -> Result<Value> {
     Ok(serde_json::from_slice(&bytes)?)
 }
 
-/// The kubeconfig of a cluster-info that the token has signed.
+/// Returns the kubeconfig of a cluster-info that the token has signed.
 pub fn verified_content<'a>(info: &'a Value, token: &str) -> Result<&'a str> {
     let (id, secret) = token.split_once('.').context("the token is not of the form id.secret")?;
     let data = |key: &str| info.pointer("/data").and_then(|data| data[key].as_str());
@@ -87,7 +87,7 @@ pub fn parse(content: &str) -> Result<Discovered> {
     })
 }
 
-/// Whether an authority has one of the hashes.
+/// Reports whether a CA has one of the hashes.
 pub fn is_pinned(authority: &str, hashes: &[String]) -> Result<bool> {
     let own = hash(authority)?;
     for pinned in hashes {
@@ -96,7 +96,7 @@ pub fn is_pinned(authority: &str, hashes: &[String]) -> Result<bool> {
     Ok(hashes.iter().any(|pinned| pinned.eq_ignore_ascii_case(&own)))
 }
 
-/// The hash of an authority's public key, as `--discovery-token-ca-cert-hash` takes it.
+/// Returns the hash of a CA's public key, in the form of `--discovery-token-ca-cert-hash`.
 pub fn hash(authority: &str) -> Result<String> {
     let (_, pem) = x509_parser::pem::parse_x509_pem(authority.as_bytes()).context("the authority is no certificate")?;
     let certificate = pem.parse_x509().context("the authority is no certificate")?;

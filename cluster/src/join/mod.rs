@@ -1,10 +1,10 @@
-//! How a machine becomes a node of a cluster whose API server is elsewhere.
+//! Joins a machine as a node to a cluster whose API server is elsewhere.
 //!
-//! The steps are kubeadm's: discover the cluster by the ConfigMap `cluster-info`, believe its authority because it has
-//! the pinned hash, ask for the node's certificate with the bootstrap token, and go on as the node. A machine that has
-//! joined keeps its certificate, so after a reboot it needs no token.
+//! The steps are kubeadm's: discover the cluster by the ConfigMap `cluster-info`, trust its CA because it has the
+//! pinned hash, request the node's certificate with the bootstrap token, and continue as the node. A machine that has
+//! joined keeps its certificate, so it needs no token after a reboot.
 //!
-//! Must never: trust an authority that neither a hash nor the user's explicit word vouches for.
+//! Must never: trust a CA that neither a hash nor an explicit flag of the user vouches for.
 
 pub mod certificate;
 pub mod discovery;
@@ -26,15 +26,15 @@ use crate::pki::write_private;
 use crate::settings::Settings;
 use certificate::Wanted;
 
-/// What a node needs to run.
+/// The configuration of a node that joined.
 pub struct Joined {
     pub node: Node,
     pub kubeconfig: PathBuf,
-    /// Whether the node asks for its certificates itself, and so must renew them.
+    /// Whether the node requested its certificates itself, and so must renew them.
     pub renews: bool,
 }
 
-/// Makes the machine a node: by the kubeconfig it is given, by what an earlier join left, or by a token.
+/// Makes the machine a node: by its kubeconfig, by the files of an earlier join, or by a token.
 pub async fn join(flags: &cli::Agent) -> Result<Joined> {
     if let Some(path) = &flags.kubeconfig {
         let node = of_server(Node::from_flags(flags, &Settings::default())?, path);
@@ -51,7 +51,7 @@ pub async fn join(flags: &cli::Agent) -> Result<Joined> {
     Ok(Joined { node, kubeconfig: path, renews: true })
 }
 
-/// Gives an identity to each component of the node that has none.
+/// Requests an identity for each component of the node that has none.
 pub async fn identify_components(client: &Client, node: &Node) -> Result<()> {
     let kubelet = node.directories.kubeconfig("kubelet");
     let server = kubeconfig::server(&kubelet)?;
@@ -69,12 +69,12 @@ pub async fn identify_components(client: &Client, node: &Node) -> Result<()> {
     try_join_all(identified).await.map(drop)
 }
 
-/// The node, with the address of the API server that a kubeconfig names.
+/// Returns the node, with the address of the API server in a kubeconfig.
 fn of_server(node: Node, kubeconfig: &Path) -> Node {
     Node { api_servers: kubeconfig::server_address(kubeconfig).into_iter().collect(), ..node }
 }
 
-/// Whether what an earlier join left is missing, of another cluster, or too old.
+/// Reports whether the files of an earlier join are missing, of another cluster, or expired.
 fn must_join(flags: &cli::Agent, directories: &Directories) -> Result<bool> {
     let path = directories.kubeconfig("kubelet");
     let may_join = flags.join.server.is_some() && flags.join.token.is_some();
@@ -125,7 +125,7 @@ async fn join_by_token(flags: &cli::Agent, directories: &Directories) -> Result<
     Ok(())
 }
 
-/// Deletes the certificates of the node's components, which are of the cluster that it was in before.
+/// Deletes the certificates of the node's components, which are of the node's former cluster.
 fn forget_components(directories: &Directories) -> Result<()> {
     for component in NodeComponent::ALL {
         let path = certificate::component_path(directories, component);
@@ -139,8 +139,8 @@ fn forget_components(directories: &Directories) -> Result<()> {
     Ok(())
 }
 
-/// Two machines of one name would fight over one Node object. A node that is not Ready may be this very machine,
-/// installed anew.
+/// Refuses the name of another Ready node: two machines with one name would fight over one Node object. A node that is
+/// not Ready may be this very machine, installed again.
 async fn refuse_taken_name(client: &Client, name: &str) -> Result<()> {
     use corten_api::Typed;
     use corten_api::k8s_openapi::api::core::v1::Node as NodeObject;

@@ -1,4 +1,4 @@
-//! Learning the settings of the cluster that a node joins.
+//! Reads the settings of the cluster that a node joins.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::directories::Directories;
 use crate::pki::write_private;
 use crate::settings::{KEY, NAME, NAMESPACE, Settings, parse};
 
-/// The cluster's settings, or what was last known of them while the API server cannot be reached.
+/// Returns the cluster's settings, or the last known ones while the API server cannot be reached.
 pub async fn learn(client: &Client, directories: &Directories) -> Result<Settings> {
     let remembered = file(directories);
     match client.get::<ConfigMap>(NAMESPACE, NAME).await {

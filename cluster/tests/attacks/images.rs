@@ -10,17 +10,17 @@ use testkit::{image, tools};
 
 const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
 
-/// More than `corten` needs for itself, also as a debug build, and for the window of a decompressor.
+/// The memory bound: more than `corten` needs for itself, also as a debug build, and for the window of a decompressor.
 pub const MEMORY_BOUND: u64 = 320 << 20;
 
-/// An end of a command, and the most memory that any of its processes had.
+/// The exit of a command, and the peak memory of its processes.
 pub struct Ended {
     pub success: bool,
     pub stderr: String,
     pub peak: u64,
 }
 
-/// Runs a command to its end.
+/// Runs a command until it exits.
 #[expect(clippy::zombie_processes, reason = "wait4 waits, and tells the memory too")]
 pub fn run_measured(mut command: Command) -> Ended {
     let errors = tempfile::tempfile().expect("a temporary file");
@@ -29,7 +29,7 @@ pub fn run_measured(mut command: Command) -> Ended {
     let mut status = 0;
     // SAFETY: all zeros are a valid value of this structure of numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: both places outlive the call, and nobody else waits for this child.
+    // SAFETY: both locations outlive the call, and nothing else waits for this child.
     let waited = unsafe { libc::wait4(child.id() as libc::pid_t, &mut status, 0, &mut usage) };
     assert_eq!(waited, child.id() as libc::pid_t);
     let mut stderr = String::new();
@@ -43,7 +43,7 @@ pub fn run_measured(mut command: Command) -> Ended {
     }
 }
 
-/// The most memory that the server had so far.
+/// Returns the peak memory of the server so far.
 pub fn server_peak(cluster: &Cluster) -> u64 {
     let status = format!("/proc/{}/status", cluster.server_pid());
     let output =
@@ -53,7 +53,7 @@ pub fn server_peak(cluster: &Cluster) -> u64 {
     number.expect("the server runs") << 10
 }
 
-/// Runs a pod of the test image to its end: the cluster still works.
+/// Runs a pod of the test image until it succeeds: the cluster still works.
 pub fn assert_healthy(cluster: &Cluster, pod: &str) {
     cluster.kubectl(&["run", pod, "--image", IMAGE, "--restart=Never", "--", "true"]);
     cluster.kubectl_wait(&["wait", "--for=jsonpath={.status.phase}=Succeeded", &format!("pod/{pod}")]);
@@ -63,13 +63,13 @@ pub fn digest(bytes: &[u8]) -> String {
     format!("sha256:{:x}", Sha256::digest(bytes))
 }
 
-/// A configuration with these layers.
+/// Returns a configuration with these layers.
 pub fn config(diff_ids: &[&str]) -> String {
     serde_json::json!({"architecture": "amd64", "os": "linux", "config": {"Cmd": ["/sh"]}, "rootfs": {"type": "layers", "diff_ids": diff_ids}})
         .to_string()
 }
 
-/// A plain entry of a tar archive, with a name that the builder would refuse.
+/// Returns a plain entry of a tar archive, with a name that the builder would refuse.
 pub fn entry(kind: tar::EntryType, name: &str, target: &str, content: &[u8]) -> Vec<u8> {
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(kind);
@@ -93,7 +93,7 @@ pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().expect("memory is writable")
 }
 
-/// An archive, compressed, whose first header of this kind says that three gibibytes of it follow, and they do.
+/// Returns a compressed archive whose first header of this kind has a size of three gibibytes, which follow.
 fn header_bomb(kind: u8) -> Vec<u8> {
     const MEMBER: usize = 4 << 20;
     const MEMBERS: usize = 768;
@@ -110,7 +110,7 @@ fn header_bomb(kind: u8) -> Vec<u8> {
     bytes
 }
 
-/// A docker archive with one image.
+/// Writes a docker archive with one image.
 fn archive(dir: &Path, config: &str, layer: &[u8]) -> PathBuf {
     let path = dir.join("hostile.tar");
     let manifest = serde_json::json!([{"Config": "c.json", "RepoTags": ["hostile.test/image:1"], "Layers": ["l.tar"]}]);
@@ -125,7 +125,7 @@ fn archive(dir: &Path, config: &str, layer: &[u8]) -> PathBuf {
     path
 }
 
-/// A docker archive with one image of a plain layer, whose configuration is true.
+/// Writes a docker archive with one image of a plain layer and a correct configuration.
 fn layer_archive(dir: &Path, entries: &[Vec<u8>]) -> PathBuf {
     let mut layer = entries.concat();
     layer.resize(layer.len() + 1024, 0);
@@ -163,7 +163,7 @@ fn hostile_archives_get_nothing_and_the_cluster_goes_on() {
     let attack = Attack { cluster: &cluster };
     let dir = cluster.scratch();
 
-    // A layer by the name of a directory of the node, which links to the cluster's keys.
+    // A layer with the name of a directory of the node, which links to the cluster's keys.
     let planted = dir.join("planted");
     std::fs::create_dir(&planted).expect("a directory");
     std::os::unix::fs::symlink(cluster.data_dir().join("pki"), planted.join("d")).expect("a link");
@@ -182,7 +182,7 @@ fn hostile_archives_get_nothing_and_the_cluster_goes_on() {
     assert_eq!(private.len(), 64, "layers are kept by their whole digest");
     attack.is_refused(&archive(dir, &config(&[&claimed]), b""), "has the content of");
 
-    // Headers and files that say they are larger than memory and disk.
+    // Headers and files with sizes beyond memory and disk.
     for kind in [b'x', b'L', b'K'] {
         let bomb = header_bomb(kind);
         attack.is_refused(&archive(dir, &config(&[&digest(b"")]), &bomb), "longer than");
@@ -224,7 +224,7 @@ fn hostile_archives_get_nothing_and_the_cluster_goes_on() {
     assert_eq!(std::fs::read_to_string(outside.join("kept")).expect("a file"), "kept");
     cluster.corten(&["image", "rm", "hostile.test/image:1"]);
 
-    // The same content under another name is told by the archive's name.
+    // The same content under another name is named after the archive.
     let again = image::busybox_archive(dir, "test.local/second:1");
     let printed = cluster.corten(&["image", "import", &again.to_string_lossy()]);
     assert!(printed.contains("test.local/second:1") && !printed.contains(IMAGE), "{printed}");
@@ -234,8 +234,8 @@ fn hostile_archives_get_nothing_and_the_cluster_goes_on() {
     assert!(server_peak(&cluster) < before + MEMORY_BOUND);
 }
 
-/// A pod can nest directories without end in its volumes and its writable layer; removing them must not take the node's
-/// stack.
+/// A pod can nest directories without limit in its volumes and its writable layer; removing them must not exhaust the
+/// node's stack.
 #[test]
 fn a_pod_that_leaves_a_bottomless_directory_is_removed() {
     if !tools::is_root() {

@@ -1,6 +1,6 @@
 //! Local users: an unprivileged account on the node, with the files, processes, sockets and ports that it can see.
 //!
-//! It may learn that a cluster runs, and nothing of what is in it.
+//! It may notice that a cluster runs, and read nothing of its content.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,12 +13,13 @@ use testkit::cluster::Cluster;
 use testkit::{tools, wait};
 
 const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
-/// The value of the Secret that the attacker looks for.
+/// The value of the Secret that the attacker searches for.
 const SECRET: &str = "hunter2-correct-horse-battery-staple";
-/// Paths that tell secrets where they are served without a credential.
+/// Paths that would reveal secrets if they were served without a credential.
 const PATHS: [&str; 8] =
     ["/", "/metrics", "/pods", "/configz", "/debug/pprof/", "/logs/", "/api/v1/secrets", "/containerLogs/default/p/c"];
-/// The connections that the attacker holds: more than the node API serves to strangers at once.
+/// The number of connections that the attacker holds: more than the kubelet's API serves to unauthenticated clients at
+/// once.
 const FLOOD: usize = 300;
 
 const POD: &str = r#"
@@ -41,7 +42,7 @@ spec:
   volumes: [{name: v, secret: {secretName: s}}, {name: d, emptyDir: {}}]
 "#;
 
-/// A command on the machine that runs as nobody.
+/// Returns a command on the machine that runs as the user `nobody`.
 fn as_nobody(cluster: &Cluster, program: &Path) -> Command {
     let mut command = cluster.machine.command(Path::new("setpriv"));
     command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--no-new-privs"]).arg(program);
@@ -65,7 +66,7 @@ fn a_local_user_reads_nothing_of_a_cluster() {
         return;
     }
     let cluster = Cluster::up(CORTEN, &["--nodes", "2"]);
-    // Everybody may come as far as the directory that holds the data directory.
+    // Every user can reach the directory that contains the data directory.
     std::fs::set_permissions(cluster.scratch(), PermissionsExt::from_mode(0o755)).expect("the test's own directory");
     audit(&cluster);
     cluster.apply(POD);
@@ -79,7 +80,7 @@ fn a_local_user_reads_nothing_of_a_cluster() {
     runs_no_command(&cluster);
     holds_no_port(&cluster);
 
-    // Directories that an earlier version left open are closed by the next start.
+    // The next start restricts directories that an earlier version left open.
     let data = cluster.data_dir();
     cluster.kill_hard();
     let run = ["/run/corten", "/run/corten/nodes"];
@@ -93,7 +94,7 @@ fn a_local_user_reads_nothing_of_a_cluster() {
     reads_no_file(&cluster);
 }
 
-/// A new cluster passes the benchmark; an open file fails it.
+/// Checks that a new cluster passes the benchmark, and that an open file fails it.
 fn audit(cluster: &Cluster) {
     let report = cluster.corten(&["audit"]);
     assert!(report.contains(" 0 failed, "), "{report}");
@@ -110,7 +111,7 @@ fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).expect("it is there").mode() & 0o7777
 }
 
-/// Nothing below the data and run directories can even be named.
+/// Checks that nothing below the data and run directories can even be named.
 fn reads_no_file(cluster: &Cluster) {
     let data = cluster.data_dir().to_string_lossy().into_owned();
     let everything = as_root(cluster, &["find", &data, "/run/corten", "-mindepth", "1"]);
@@ -131,7 +132,7 @@ fn reads_no_file(cluster: &Cluster) {
     assert_eq!(mode(&kubeconfig), 0o600);
 }
 
-/// Environments are closed, and command lines tell nothing. There is no socket without a file.
+/// Checks that environments are closed, and command lines reveal nothing. There is no socket without a file.
 fn reads_no_process(cluster: &Cluster) {
     let server = cluster.server_pid();
     let script = "for pid in $(ls /proc | grep '^[0-9]'); do cat /proc/$pid/cmdline /proc/$pid/environ; echo; done";
@@ -147,7 +148,7 @@ fn reads_no_process(cluster: &Cluster) {
     assert_eq!(hidden, Vec::<&str>::new(), "abstract sockets have no mode");
 }
 
-/// The listening addresses of the machine, as anybody reads them.
+/// Returns the listening addresses of the machine, as any user reads them.
 fn listening(cluster: &Cluster) -> Vec<SocketAddr> {
     let table = as_root(cluster, &["cat", "/proc/net/tcp"]);
     let listener = |line: &str| {
@@ -170,11 +171,11 @@ fn ask_plainly(address: SocketAddr, path: &str) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// Without a credential there is health alone, and the figures of DNS.
+/// Checks that only health and the metrics of DNS are served without a credential.
 fn reads_no_port(cluster: &Cluster) {
     let addresses = listening(cluster);
     assert!(addresses.iter().any(|address| address.port() == 10250), "{addresses:?}");
-    // DNS alone does not speak HTTP, and would wait for the rest of a query.
+    // Only DNS does not speak HTTP, and would wait for the rest of a query.
     for address in addresses.into_iter().filter(|address| address.port() != 53) {
         for path in PATHS {
             let answer = cluster.machine.in_network(|| ask_plainly(address, path)).unwrap_or_default();
@@ -193,7 +194,7 @@ fn reads_no_port(cluster: &Cluster) {
     }
 }
 
-/// Commands say in one sentence that root is needed.
+/// Checks that commands fail with one sentence that root is needed.
 fn runs_no_command(cluster: &Cluster) {
     let data = cluster.data_dir().to_string_lossy().into_owned();
     for words in ["up", "down", "status", "logs", "audit", "token list", "image ls"] {
@@ -205,7 +206,7 @@ fn runs_no_command(cluster: &Cluster) {
     }
 }
 
-/// Connections that are opened and held do not keep others from the node API.
+/// Checks that connections that are opened and held do not keep others from the kubelet's API.
 fn holds_no_port(cluster: &Cluster) {
     let address = SocketAddr::from(([127, 0, 0, 1], 10250));
     let held: Vec<TcpStream> = cluster.machine.in_network(|| {

@@ -1,8 +1,7 @@
 //! The attack suite: hostile images, registries, pods, nodes, local users and networks against a running cluster.
 //!
-//! Each test takes the part of one attacker, with only what that attacker has, and asserts that the attack gets nothing
-//! beyond the attacker's own and that the cluster goes on. [SECURITY.md](../../../SECURITY.md) says what is promised to
-//! whom.
+//! Each test takes the role of one attacker, with only that attacker's means, and asserts that the attack gains nothing
+//! beyond the attacker's own and that the cluster continues. [SECURITY.md](../../../SECURITY.md) has the promises.
 
 mod images;
 mod local_users;

@@ -20,7 +20,7 @@ const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
 const RANGES: [&str; 4] =
     ["--cluster-cidr", "10.244.0.0/16,fd00:10:244::/56", "--service-cidr", "10.96.0.0/16,fd00:10:96::/112"];
 const CLUSTER: [&str; 4] = ["10.244.0.0/16", "fd00:10:244::/56", "10.96.0.0/16", "fd00:10:96::/112"];
-/// How long silence is listened to before it counts as such.
+/// The time without a packet after which silence is certain.
 const SILENCE: Duration = Duration::from_millis(500);
 
 /// A cluster whose default routes lead to a world that answers for every address.
@@ -30,7 +30,7 @@ struct Field {
     wire: Wire,
 }
 
-/// Where an attack comes from.
+/// The origin of an attack.
 #[derive(Clone, Debug)]
 enum Source {
     Machine,
@@ -59,7 +59,7 @@ impl Field {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// A pod that sleeps, with its labels; Ready.
+    /// Creates a sleeping pod with its labels and waits until it is Ready.
     fn pod(&self, name: &str) -> Source {
         self.cluster.apply(&format!(
             r#"
@@ -76,7 +76,7 @@ spec:
         self.place_of(name)
     }
 
-    /// The network of a pod: that of the namespace which has the pod's address.
+    /// Returns the network of a pod: that of the namespace with the pod's address.
     fn place_of(&self, pod: &str) -> Source {
         let address = self.address(pod, 0);
         let sandboxes = self.cluster.machine.path("/run/corten/runtime/sandboxes");
@@ -103,12 +103,12 @@ spec:
         }
     }
 
-    /// Fetches the page of a server, or returns why there is none.
+    /// Fetches the page of a server, or returns the error.
     fn fetch(&self, source: &Source, to: SocketAddr) -> Result<String, ErrorKind> {
         self.at(source, || page(to).map_err(|error| error.kind()))
     }
 
-    /// Sends to all of these from everywhere, by TCP and UDP, and asserts that nothing answers and nothing leaves.
+    /// Sends to all of these from every source, by TCP and UDP, and asserts that nothing answers and nothing leaves.
     fn assault(&self, when: &str, sources: &[Source], targets: &[SocketAddr]) {
         std::thread::scope(|scope| {
             for source in sources {
@@ -128,7 +128,7 @@ spec:
         self.nothing_left(when);
     }
 
-    /// No packet for an address of the cluster is on the world's wire, where one for another address is.
+    /// Asserts that no packet for an address of the cluster leaves to the world, while one for another address does.
     fn nothing_left(&self, when: &str) {
         let outside = [SocketAddr::from(([192, 0, 2, 7], 9)), "[2001:db8::7]:9".parse().expect("an address")];
         let mut packets = Vec::new();
@@ -179,10 +179,10 @@ spec: {selector: {app: web}, ipFamilyPolicy: RequireDualStack, ports: [{port: 80
     [0, 1].map(|index| field.service_address("web", index))
 }
 
-/// Addresses of the cluster at which nothing is, or not at this port.
+/// Returns addresses of the cluster without a listener, or without one at this port.
 fn nowhere(service: [IpAddr; 2]) -> Vec<SocketAddr> {
     let mut targets: Vec<SocketAddr> = service.iter().map(|address| SocketAddr::new(*address, 81)).collect();
-    // Of Services that there are not; of pods that no node has, and of this node's that there are not.
+    // Addresses of Services that do not exist, of pods that no node has, and of pods of this node that do not exist.
     for text in [
         "10.96.200.200:80",
         "[fd00:10:96::c8c8]:80",
@@ -196,7 +196,8 @@ fn nowhere(service: [IpAddr; 2]) -> Vec<SocketAddr> {
     targets
 }
 
-/// Packets for addresses of the cluster stay on the machine: beside a Service, after it, and without the server.
+/// Asserts that packets for addresses of the cluster stay on the machine: beside a Service, after it, and without the
+/// server.
 fn cluster_addresses_stay(mode: &str) {
     if skipped() {
         return;
@@ -253,7 +254,7 @@ fn cluster_addresses_stay_on_the_machine_by_ebpf() {
     cluster_addresses_stay("ebpf");
 }
 
-/// A host outside that knows how to route to the cluster, and a user who may write Services and Nodes.
+/// The attackers are a host outside that can route to the cluster, and a user who may write Services and Nodes.
 #[test]
 fn outsiders_services_and_nodes_get_no_traffic_that_is_not_theirs() {
     if skipped() {
@@ -262,7 +263,7 @@ fn outsiders_services_and_nodes_get_no_traffic_that_is_not_theirs() {
     let field = Field::start(&["--node-name", "first"]);
     let victim = field.pod("web");
     let address = field.address("web", 0);
-    // A host outside that routes the pods' range by the node.
+    // A host outside that routes the pod CIDR by the node.
     field.world.ip(&format!("route add 10.244.0.0/24 via {}", machine::ADDRESS));
     dns_answers_pods_alone(&field, &victim);
     forged_packets_are_dropped(&field, &victim, address);
@@ -270,7 +271,7 @@ fn outsiders_services_and_nodes_get_no_traffic_that_is_not_theirs() {
     nodes_get_no_more_than_their_own(&field);
 }
 
-/// A question for the address of the Service `kubernetes`.
+/// Returns a query for the address of the Service `kubernetes`.
 fn question() -> Vec<u8> {
     let mut bytes = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in ["kubernetes", "default", "svc", "cluster", "local"] {
@@ -313,7 +314,7 @@ fn dns_answers_pods_alone(field: &Field, pod: &Source) {
     assert_eq!(field.world.in_network(|| answer_of(metrics, scrape)), [] as [u8; 0], "a host outside reads metrics");
 }
 
-/// A packet of UDP in one of VXLAN, from an address to a pod's port 7777.
+/// Returns a UDP packet in a VXLAN packet, from an address to a pod's port 7777.
 fn wrapped(from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
     let mut bytes = vec![8, 0, 0, 0, 0, 0, 67, 0];
     bytes.extend([0x0a, 0x59, 10, 244, 0, 0, 2, 0, 0, 0, 0, 1, 8, 0]);
@@ -330,7 +331,8 @@ fn wrapped(from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
     bytes
 }
 
-/// Neither by VXLAN, which believes every sender, nor with a pod's address does a host outside or another pod reach a pod.
+/// Asserts that neither by VXLAN, which does not verify senders, nor with a pod's address a host outside or another pod
+/// reaches a pod.
 fn forged_packets_are_dropped(field: &Field, victim: &Source, address: IpAddr) {
     let IpAddr::V4(pod) = address else { panic!("{address} is not of IPv4") };
     let server = field.at(victim, || UdpSocket::bind("0.0.0.0:7777").expect("the port is free"));
@@ -343,7 +345,7 @@ fn forged_packets_are_dropped(field: &Field, victim: &Source, address: IpAddr) {
     field.world.ip("addr add 10.244.0.77/32 dev lo");
     let forged = || UdpSocket::bind("10.244.0.77:0")?.send_to(b"evil", (pod, 7777));
     field.world.in_network(forged).expect("it is sent");
-    // An honest one arrives, and bounds the wait for those before it.
+    // An honest packet arrives, and bounds the wait for those before it.
     let honest = || UdpSocket::bind("0.0.0.0:0")?.send_to(b"honest", (pod, 7777));
     field.at(&Source::Machine, honest).expect("it is sent");
     let mut buffer = [0; 64];
@@ -374,7 +376,7 @@ spec: {{selector: {{app: web}}, externalIPs: ["{}", "198.51.100.7"], ports: [{{p
     field.cluster.kubectl(&["delete", "service", "thief"]);
 }
 
-/// A Node object that claims the gateway's address as its pods', and the API server's as its own.
+/// Creates a Node object that claims the gateway's address as its pods', and the API server's as its own.
 fn nodes_get_no_more_than_their_own(field: &Field) {
     field.cluster.apply(&format!(
         r#"
@@ -397,7 +399,7 @@ spec: {{podCIDR: "{0}/32", podCIDRs: ["{0}/32"]}}
     assert!(lookup.contains("dev eth0"), "{lookup}");
 }
 
-/// A pod that is isolated sends without end, over a crash and a restart of the server: nothing of it ever arrives.
+/// An isolated pod sends without end, over a crash and a restart of the server: none of its packets ever arrives.
 #[test]
 fn policies_hold_while_the_server_is_away_and_comes_back() {
     if skipped() {

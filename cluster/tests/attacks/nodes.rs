@@ -1,4 +1,4 @@
-//! Nodes: a machine that joined, or whoever stole its credentials, and wants more than its own pods.
+//! Nodes: a machine that joined, or a thief of its credentials, that wants more than its own pods.
 
 mod pods_of_others;
 
@@ -19,7 +19,7 @@ const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
 const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 const API_CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 
-/// Whoever holds the client certificate of one node, and nothing else.
+/// A thief with the client certificate of one node, and nothing else.
 struct Thief<'a> {
     cluster: &'a Cluster,
     kubeconfig: String,
@@ -43,7 +43,7 @@ impl Thief<'_> {
         assert!(output.status.success(), "kubectl {} failed: {printed}", arguments.join(" "));
     }
 
-    /// The request is refused for lack of rights, and for this reason.
+    /// Asserts that the request is forbidden, for this reason.
     #[track_caller]
     fn is_refused(&self, arguments: &[&str], why: &str) {
         let output = self.kubectl(arguments);
@@ -53,14 +53,14 @@ impl Thief<'_> {
         assert!(printed.to_lowercase().contains("forbidden") && printed.contains(why), "kubectl {words}: {printed}");
     }
 
-    /// A file with an object, for `-f`.
+    /// Writes a file with an object, for `-f`.
     fn file(&self, name: &str, object: &Value) -> String {
         let path = self.cluster.scratch().join(format!("{name}.json"));
         std::fs::write(&path, object.to_string()).expect("the test's directory is writable");
         path.to_string_lossy().into_owned()
     }
 
-    /// An object as the administrator sees it, in whichever version.
+    /// Returns an object as the administrator sees it, in any version.
     fn object(&self, name: &[&str]) -> Value {
         let text = self.cluster.kubectl(&[&["get", "-o", "json"], name].concat());
         let mut object: Value = serde_json::from_str(&text).expect("JSON");
@@ -81,7 +81,7 @@ impl Thief<'_> {
     }
 }
 
-/// A certificate that a thief asks for.
+/// The certificate that a thief requests.
 struct Wanted<'a> {
     name: &'a str,
     signer: &'a str,
@@ -96,7 +96,7 @@ impl Wanted<'_> {
         let names: Vec<String> = self.names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).expect("names");
         params.distinguished_name = DistinguishedName::new();
-        // The library takes one value of a type: further organizations are named by their number.
+        // The library takes one value of a type: further organizations are named by their object identifier.
         let types = [DnType::OrganizationName, DnType::CustomDnType(vec![2, 5, 4, 10])];
         for (kind, organization) in types.into_iter().zip(&self.organizations) {
             params.distinguished_name.push(kind, organization.clone());
@@ -123,12 +123,12 @@ fn serving<'a>(name: &'a str, names: &'a [&'a str]) -> Wanted<'a> {
     }
 }
 
-/// A group that this server's readers of old did not see, and other servers do.
+/// Returns a group in an encoding that earlier versions of this server did not read, and other servers do.
 fn hidden_masters() -> DnValue {
     DnValue::BmpString(BmpString::try_from("system:masters").expect("letters"))
 }
 
-/// The target of the thief: a pod of another node, with a Secret and an account.
+/// Creates the target of the thief: a pod of another node, with a Secret and an account.
 fn prepare(cluster: &Cluster) {
     cluster.kubectl(&["create", "secret", "generic", "victim", "--from-literal=key=value"]);
     cluster.kubectl(&["create", "serviceaccount", "victim"]);
@@ -153,7 +153,7 @@ fn address_of(cluster: &Cluster, node: &str) -> String {
     cluster.kubectl(&["get", "node", node, "-o", "jsonpath={.status.addresses[0].address}"])
 }
 
-/// The thief reads, writes and deletes no object of another node.
+/// Asserts that the thief reads, writes and deletes no object of another node.
 fn reads_nothing_of_others(thief: &Thief<'_>) {
     let unrelated = "no relationship found between node 'first-2' and this object";
     for (arguments, why) in [
@@ -203,7 +203,7 @@ fn reads_nothing_of_others(thief: &Thief<'_>) {
     thief.posts(pods, "plain", &plain, "can only create mirror pods");
 }
 
-/// A node writes neither other Nodes nor those fields of its own by which others would follow it.
+/// Asserts that a node writes neither other Nodes nor the fields of its own that affect others.
 fn rules_no_node(thief: &Thief<'_>) {
     let other = address_of(thief.cluster, OTHER);
     let modify = |what: &str| format!("node \"first-2\" is not allowed to modify {what}");
@@ -242,7 +242,7 @@ fn rules_no_node(thief: &Thief<'_>) {
     thief.posts("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", "lease", &lease, "");
 }
 
-/// A node gets certificates in its own name alone, and for the names that it joined with.
+/// Asserts that a node gets certificates in its own name only, and for the names that it joined with.
 fn gets_no_other_certificate(thief: &Thief<'_>) {
     let requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
     let own = || vec!["system:nodes".into()];
@@ -316,13 +316,13 @@ fn gets_no_other_certificate(thief: &Thief<'_>) {
         assert_eq!(thief.cluster.kubectl(&state), "", "{name} is not answered");
     }
     thief.is_refused(&["certificate", "approve", "api-server"], "");
-    // Nor is it signed if a person is talked into approving it.
+    // It is not signed either if a user is tricked into approving it.
     thief.cluster.kubectl(&["certificate", "approve", "api-server"]);
     let state = ["get", "csr", "api-server", "-o", "jsonpath={.status.conditions[*].type} {.status.certificate}"];
     thief.cluster.kubectl_until(&state, |text| text == "Approved Failed ");
 }
 
-/// A person's own policy that denies the approval delays it, and nothing else.
+/// Asserts that a user's own policy that denies the approval delays it, and nothing else.
 fn survives_a_denied_approval(thief: &Thief<'_>) {
     thief.cluster.apply(
         r#"
@@ -368,7 +368,7 @@ fn issuer(encoded: &str) -> String {
     pem.parse_x509().expect("a certificate").issuer().to_string()
 }
 
-/// Whoever may use `nodes/proxy` reaches kubelets, and never the API server as itself.
+/// Asserts that a user who may use `nodes/proxy` reaches kubelets, and never the API server as itself.
 fn proxies_to_kubelets_alone(cluster: &Cluster) {
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "evil"}});
     let file = cluster.scratch().join("evil.json");
@@ -383,7 +383,7 @@ fn proxies_to_kubelets_alone(cluster: &Cluster) {
         let printed = cluster.kubectl_fails(&["get", "--raw", "/api/v1/nodes/evil/proxy/api/v1/secrets"]);
         assert!(printed.contains("address not allowed"), "{address}:{port}: {printed}");
     }
-    // Another node's kubelet does not pass for this one's.
+    // Another node's kubelet is not accepted as this one's.
     let status = json!({"status": {
         "addresses": [{"type": "InternalIP", "address": address_of(cluster, OTHER)}, {"$patch": "replace"}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},

@@ -1,4 +1,4 @@
-//! Pods: whoever may create a pod in one namespace, and the processes that run in it.
+//! Pods: a user who may create a pod in one namespace, and the processes that run in it.
 
 use testkit::cluster::{Cluster, IMAGE};
 use testkit::{tools, wait};
@@ -42,12 +42,12 @@ fn create(cluster: &Cluster, name: &str, spec: &str) {
     cluster.apply(&format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{{spec}}}\n"));
 }
 
-/// A container that runs a script, with more fields if there are any.
+/// Returns a container that runs a script, with more fields if there are any.
 fn container(script: &str, more: &str) -> String {
     format!("{{name: c, image: {IMAGE}, command: [sh, -c, '{script}']{more}}}")
 }
 
-/// Waits until the pod's container is refused, and returns the complaint.
+/// Waits until the pod's container is refused, and checks the message.
 fn refused(cluster: &Cluster, name: &str, expected: &str) {
     let states = "jsonpath={.status.containerStatuses[0].state}{.status.containerStatuses[0].lastState}";
     cluster.kubectl_until(&["get", "pod", name, "-o", states], |states| states.contains(expected));
@@ -56,7 +56,7 @@ fn refused(cluster: &Cluster, name: &str, expected: &str) {
     cluster.kubectl(&["delete", "pod", name, "--grace-period=0", "--wait=false", "--force"]);
 }
 
-/// Runs a pod to its end and returns its log.
+/// Runs a pod until it exits and returns its log.
 fn log_of(cluster: &Cluster, name: &str, spec: &str) -> String {
     create(cluster, name, &format!("restartPolicy: Never, {spec}"));
     let phase = ["get", "pod", name, "-o", "jsonpath={.status.phase}"];
@@ -65,7 +65,7 @@ fn log_of(cluster: &Cluster, name: &str, spec: &str) -> String {
 }
 
 fn profiles_come_from_their_folder(cluster: &Cluster) {
-    // The endless file, a file that a pod brings along, and one that only the folder's own name leads to.
+    // The endless file, a file that a pod brings along, and one that only the directory's own name leads to.
     for (name, profile) in [("endless", "dev/zero"), ("brought", "proc/self/root/x.json"), ("absent", "x.json")] {
         let profile = format!("securityContext: {{seccompProfile: {{type: Localhost, localhostProfile: {profile}}}}}");
         create(cluster, name, &format!("{profile}, containers: [{}]", container("sleep 1000", "")));
@@ -82,7 +82,7 @@ fn profiles_come_from_their_folder(cluster: &Cluster) {
     assert!(log.contains("Operation not permitted"), "a profile of the node is in force: {log}");
 }
 
-/// An account that is named like the pod's user number, and is root.
+/// Checks an account that is named like the pod's numeric user, and is root.
 fn numbers_are_users(cluster: &Cluster) {
     let write = r#"echo "1000:x:0:0:x:/:/bin/sh" > /shaped/passwd; echo "2000:x:0:" > /shaped/group"#;
     let init = format!(
@@ -96,7 +96,7 @@ fn numbers_are_users(cluster: &Cluster) {
     assert_eq!(log_of(cluster, "numbers", &spec), "1000\n2000\n");
 }
 
-/// The test image names no user, which is root.
+/// The test image has no user, which is root.
 fn non_root_is_not_root(cluster: &Cluster) {
     let main = container("sleep 1000", ", securityContext: {runAsNonRoot: true}");
     create(cluster, "root", &format!("containers: [{main}]"));
@@ -115,7 +115,7 @@ fn kernel_places_are_not_mounted_over(cluster: &Cluster) {
     refused(cluster, "message", "cannot be mounted over");
 }
 
-/// Masks are made of `/dev/null`: a link in its place would open what it leads to under a masked name.
+/// Masks are made of `/dev/null`: a link in its place would open its target under a masked name.
 fn a_false_null_device_is_refused(cluster: &Cluster) {
     let before = std::fs::read("/proc/sys/kernel/core_pattern").expect("the kernel's setting");
     let init = format!(
@@ -130,7 +130,7 @@ fn a_false_null_device_is_refused(cluster: &Cluster) {
     assert_eq!(std::fs::read("/proc/sys/kernel/core_pattern").expect("the kernel's setting"), before);
 }
 
-/// Neither the first process nor one of exec has a descriptor, a keyring or a program of the node.
+/// Asserts that neither the first process nor one of exec has a descriptor, a keyring or a program of the node.
 fn processes_hold_nothing_of_the_node(cluster: &Cluster) {
     create(cluster, "plain", &format!("containers: [{}]", container("ls -l /proc/self/fd; sleep 1000", "")));
     cluster.kubectl_wait(&["wait", "--for=condition=Ready", "pod/plain"]);
@@ -171,7 +171,7 @@ fn a_shared_pid_namespace_does_not_lead_to_the_node(cluster: &Cluster) {
     assert!(dropped, "{printed}");
 }
 
-/// The next exec and the probes of a container must not read what it made of its accounts.
+/// The next exec and the probes of a container must not read its replaced account files.
 fn a_pipe_for_accounts_blocks_nobody(cluster: &Cluster) {
     let probe = ", readinessProbe: {exec: {command: [\"true\"]}, periodSeconds: 1}";
     let script = "rm /etc/passwd /etc/group; busybox mkfifo /etc/passwd /etc/group; sleep 1000";
@@ -181,7 +181,7 @@ fn a_pipe_for_accounts_blocks_nobody(cluster: &Cluster) {
     cluster.kubectl_wait(&["wait", "--for=condition=Ready", "pod/pipe"]);
     cluster.kubectl(&["delete", "pod", "pipe"]);
 
-    // A volume may bring the pipe along before the container begins.
+    // A volume may bring the pipe along before the container starts.
     let init = format!(
         "{{name: i, image: {IMAGE}, command: [sh, -c, 'busybox mkfifo /shaped/passwd'], \
          volumeMounts: [{{name: v, mountPath: /shaped}}]}}"
@@ -193,7 +193,7 @@ fn a_pipe_for_accounts_blocks_nobody(cluster: &Cluster) {
     refused(cluster, "piped", "read /etc/passwd: not a regular file");
 }
 
-/// Folders nested deeper than a recursive removal has stack for, in a volume and in the container's own layer.
+/// Directories nested deeper than a recursive removal has stack for, in a volume and in the container's own layer.
 fn a_tree_deeper_than_the_stack_is_removed(cluster: &Cluster) {
     let nest = "p=$(printf \"d/%.0s\" $(seq 1900)); for top in /shaped /var; do cd $top; \
                 for i in 1 2 3 4 5 6 7 8 9 10; do mkdir -p $p; cd -P $p; done; done; echo nested";
@@ -226,7 +226,7 @@ fn a_grace_period_beyond_all_time_is_a_number(cluster: &Cluster) {
     cluster.kubectl(&["delete", "pod", "forever"]);
 }
 
-/// A pod that sees the node's processes stops every shim, also its own: pods end nevertheless.
+/// A pod that sees the node's processes stops every shim, also its own: pods terminate nevertheless.
 fn stopped_shims_do_not_keep_pods(cluster: &Cluster) {
     create(
         cluster,
@@ -251,7 +251,7 @@ fn stopped_shims_do_not_keep_pods(cluster: &Cluster) {
     });
 }
 
-/// How many shims of the machine are stopped.
+/// Returns the number of stopped shims of the machine.
 fn stopped_shims(cluster: &Cluster) -> usize {
     let list = cluster.machine.command(&tools::busybox()).args(["ps", "-o", "stat,comm"]).output().expect("ps runs");
     let text = String::from_utf8_lossy(&list.stdout).into_owned();

@@ -12,9 +12,10 @@ use super::images::{MEMORY_BOUND, assert_healthy, config, digest, entry, gzip, r
 
 const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
 
-/// The most bytes that an endless answer really sends: a puller without a limit must not take the machine down.
+/// The largest number of bytes that an endless answer really sends: a puller without a limit must not exhaust the
+/// machine.
 const ENDLESS: usize = 1 << 30;
-/// The most that a pull may add to the server's memory.
+/// The memory that a pull may add to the server's.
 const PULL_BOUND: u64 = 96 << 20;
 
 /// The answer of a registry.
@@ -29,7 +30,7 @@ enum Answer {
     Stall,
 }
 
-/// A request that a registry got.
+/// A request that a registry received.
 #[derive(Debug, Clone)]
 struct Received {
     path: String,
@@ -55,7 +56,7 @@ impl Registry {
                 let noted = noted.clone();
                 let answer = answer.clone();
                 std::thread::spawn(move || {
-                    // A puller that had enough closes the connection, which is no failure of the test.
+                    // A puller that stops early closes the connection, which is no failure of the test.
                     let _ = serve(connection, &noted, &*answer);
                 });
             }
@@ -111,7 +112,7 @@ fn serve(
         Answer::Stall => {
             write!(connection, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1000000\r\n\r\n")?;
             connection.write_all(b"the start")?;
-            // Until the puller goes away.
+            // The connection stays open until the puller closes it.
             connection.read(&mut [0]).map(|_| ())
         }
     }
@@ -128,7 +129,7 @@ fn manifest(config: &str, layer: &str, size: usize) -> Vec<u8> {
     .into_bytes()
 }
 
-/// An image of one layer that a registry serves as `/v2/evil/NAME`, and the words that refuse it.
+/// An image of one layer that a registry serves as `/v2/evil/NAME`, and the message of its refusal.
 struct Served {
     name: &'static str,
     refusal: &'static str,
@@ -148,7 +149,7 @@ impl Served {
     }
 }
 
-/// An image that is as it should be, to be forged.
+/// Returns a valid image, to be forged.
 fn honest() -> Served {
     let mut layer = entry(tar::EntryType::Regular, "file", "", b"content");
     layer.resize(layer.len() + 1024, 0);
@@ -157,7 +158,7 @@ fn honest() -> Served {
     Served { name: "honest", refusal: "", manifest: manifest(&config, &digest(&blob), blob.len()), config, blob }
 }
 
-/// An image whose configuration names this layer.
+/// Returns an image whose configuration names this layer.
 fn claiming(name: &'static str, refusal: &'static str, diff_id: &str) -> Served {
     let honest = honest();
     let config = config(&[diff_id]);
@@ -165,7 +166,7 @@ fn claiming(name: &'static str, refusal: &'static str, diff_id: &str) -> Served 
     Served { name, refusal, manifest, config, blob: honest.blob }
 }
 
-/// An image whose manifest describes the layer by this digest and size.
+/// Returns an image whose manifest describes the layer by this digest and size.
 fn described(name: &'static str, refusal: &'static str, layer: &str, size: usize) -> Served {
     let honest = honest();
     Served { name, refusal, manifest: manifest(&honest.config, layer, size), ..honest }

@@ -6,7 +6,7 @@ use std::path::Path;
 use testkit::cluster::Cluster;
 use testkit::{tools, wait};
 
-/// Where families are served, and the flags of kubectl that reach them.
+/// Returns the metrics endpoints, and the flags of kubectl that reach them.
 fn pages(cluster: &Cluster) -> Vec<(&'static str, String)> {
     let token = cluster.kubectl(&["create", "token", "prometheus"]);
     let gateway = cluster.kubectl(&["get", "node", "one", "-o", "jsonpath={.spec.podCIDR}"]).replace(".0/24", ".1");
@@ -32,8 +32,8 @@ fn pages(cluster: &Cluster) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Every family that a running cluster shows is in the reference, with its type and HELP. With `WRITE_REFERENCE` those that are not
-/// are written there.
+/// Checks that every family of a running cluster is in the reference, with its type and HELP. With `WRITE_REFERENCE`,
+/// missing ones are written there.
 pub fn metrics_are_listed(cluster: &Cluster, root: &Path) {
     let file = root.join("docs/reference/metrics.md");
     let mut listed = std::fs::read_to_string(&file).unwrap_or_default();
@@ -65,7 +65,7 @@ pub fn metrics_are_listed(cluster: &Cluster, root: &Path) {
     assert!(missing.is_empty(), "{} lacks these metrics; {how}:\n{}", file.display(), missing.join("\n"));
 }
 
-/// Name, type and HELP of each family of a page.
+/// Returns name, type and HELP of each family of a page.
 fn families(page: &str) -> Vec<[String; 3]> {
     let lines: Vec<&str> = page.lines().collect();
     let kind = |name: &str| {
@@ -76,7 +76,7 @@ fn families(page: &str) -> Vec<[String; 3]> {
     described.map(|(name, help)| [name.to_owned(), kind(name), help.to_owned()]).collect()
 }
 
-/// Every socket that listens is in the reference; those with a port of the system's choice are on 127.0.0.1.
+/// Checks that every listening socket is in the reference; those with a port of the system's choice are on 127.0.0.1.
 pub fn ports_are_listed(cluster: &Cluster) {
     let known: BTreeSet<u16> = corten::reference::listeners().iter().filter_map(|listener| listener.port).collect();
     let mut chosen = 0;
@@ -99,7 +99,8 @@ pub fn ports_are_listed(cluster: &Cluster) {
     }
 }
 
-/// A cluster starts with all example files. The webhook of authorization is never asked, and there is no KMS plugin to seal by.
+/// Checks that a cluster starts with all example files. The authorization webhook is never called, and there is no KMS
+/// plugin to encrypt with.
 pub fn examples_are_taken(cluster: &Cluster, root: &Path) {
     let folder = cluster.scratch().join("examples");
     std::fs::create_dir_all(&folder).expect("the test's directory is writable");

@@ -1,5 +1,5 @@
-//! Every command of the manual, top to bottom, against one cluster on a machine of its own: a page that says what does not work
-//! fails here. Then what the pages say of the whole cluster: its metrics, its ports and the example files.
+//! Every command of the manual, top to bottom, against one cluster on a machine of its own: a page with a command that
+//! does not work fails here. Then the pages about the complete cluster: its metrics, its ports and the example files.
 
 mod facts;
 mod page;
@@ -28,7 +28,7 @@ const PAGES: [&str; 11] = [
     "versions",
 ];
 
-/// The commands that no test runs. Each has its reason beside it; one more is a decision.
+/// The number of commands that no test runs. Each has its reason beside it; one more is a decision.
 const NOT_RUN: usize = 20;
 
 #[test]
@@ -63,14 +63,14 @@ fn root() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace").to_owned()
 }
 
-/// The directory in which the commands run.
+/// Returns the directory in which the commands run.
 fn work(cluster: &Cluster) -> std::path::PathBuf {
     cluster.scratch().join("work")
 }
 
-/// Makes the machine one on which the manual's words are true: `corten` and `kubectl` are programs, the data directory is
-/// `/var/lib/corten`, and an archive of an image lies at hand. The name of the data directory stays the test's own, for the
-/// control groups are called after it and are the host's.
+/// Prepares the machine for the manual: `corten` and `kubectl` are programs, the data directory is `/var/lib/corten`,
+/// and an archive of an image exists. The name of the data directory stays the test's own, because the cgroups are
+/// named after it and are the host's.
 fn prepare(cluster: &Cluster) {
     let programs = cluster.scratch().join("bin");
     for directory in [&programs, &work(cluster)] {
@@ -98,14 +98,14 @@ fn prepare(cluster: &Cluster) {
 fn shell(cluster: &Cluster, line: &str) -> Output {
     let path = format!("{}:{}", cluster.scratch().join("bin").display(), std::env::var("PATH").unwrap_or_default());
     let mut command: Command = cluster.machine.command(Path::new("/bin/sh"));
-    // The working directory of a process that enters the machine is its root.
+    // A process that enters the machine has the root as its working directory.
     let line = format!("cd {} || exit 1\n{line}", work(cluster).display());
     command.args(["-c", &line]).env("HOME", cluster.scratch()).env("PATH", path).env_remove("KUBECONFIG");
     command.stdin(Stdio::null()).output().expect("a shell runs")
 }
 
-/// Runs a command until it succeeds and says what the page shows: names, rules and status follow a moment after what they
-/// are of.
+/// Runs a command until it succeeds and prints what the page shows: names, rules and status follow a moment after their
+/// objects.
 fn check(cluster: &Cluster, page: &str, step: &Step) {
     let what = format!("docs/{page}.md:{}: {}", step.line, step.command);
     eprintln!("{what}");

@@ -1,8 +1,8 @@
-//! A page of the manual as a test reads it: files to write, commands to run with what they show, and commands not to run.
+//! A page of the manual for the test: files to write, commands to run with their output, and commands not to run.
 
 use std::path::Path;
 
-/// A command and what the page shows of its output.
+/// A command and its output on the page.
 #[derive(Debug, PartialEq)]
 pub struct Step {
     pub line: usize,
@@ -22,7 +22,7 @@ pub enum Piece {
 }
 
 impl Piece {
-    /// Why it is not run.
+    /// Returns the reason why it is not run.
     pub fn reason(&self) -> Option<&String> {
         match self {
             Piece::NotRun { reason } => Some(reason),
@@ -68,7 +68,7 @@ fn file(block: &[(usize, &str)]) -> Option<Piece> {
     Some(Piece::File { name, text: text.join("\n") + "\n" })
 }
 
-/// The commands of a block: a line after a prompt, and those after a backslash.
+/// Returns the commands of a block: a line after a prompt, and those after a backslash.
 fn steps(block: &[(usize, &str)]) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     for (index, line) in block {
@@ -86,14 +86,14 @@ fn steps(block: &[(usize, &str)]) -> Vec<Step> {
     steps
 }
 
-/// The first shown line that the output lacks; lines must come in their order, others may stand between them.
+/// Returns the first shown line that the output lacks; lines must come in their order, others may be between them.
 pub fn first_missing<'a>(shown: &'a [String], printed: &str) -> Option<&'a String> {
     let mut lines = printed.lines();
     shown.iter().find(|shown| !lines.any(|line| is_alike(shown, line)))
 }
 
-/// Whether two lines have the same words. A word with a digit stands for any word, `…` for any part of one, and alone at the end
-/// for the rest of the line.
+/// Reports whether two lines have the same words. A word with a digit stands for any word, `…` for any part of one, and
+/// alone at the end for the rest of the line.
 fn is_alike(shown: &str, line: &str) -> bool {
     let mut words = line.split_whitespace();
     let mut shown = shown.split_whitespace().peekable();

@@ -1,13 +1,13 @@
-//! The rights that are given to others than the parts of the cluster: the questions of section 5.1 about RBAC.
+//! RBAC rights of subjects that are no components of the cluster: the items of section 5.1.
 
 use corten_meta::Value;
 
 use super::facts::Facts;
 
-/// Groups whose names begin as those of the cluster's parts, and that users are in.
+/// Groups with the prefix of the cluster's components that contain users.
 const USERS: [&str; 3] = ["system:authenticated", "system:unauthenticated", "system:serviceaccounts"];
 
-/// The user that the API server is towards kubelets.
+/// The user name of the API server towards kubelets.
 const API_SERVER: &str = "kube-apiserver-kubelet-client";
 
 /// A right: any of these verbs on any of these resources.
@@ -45,7 +45,7 @@ pub fn of_role(facts: &Facts, role: &str) -> Vec<String> {
     named.map(|(binding, subjects)| describe(binding, &subjects)).collect()
 }
 
-/// Whether any binding names this ServiceAccount.
+/// Reports whether any binding names this ServiceAccount.
 pub fn binds_account(facts: &Facts, namespace: &str, name: &str) -> bool {
     all(facts).flat_map(subjects).any(|subject| {
         subject["kind"] == "ServiceAccount" && subject["namespace"] == namespace && subject["name"] == name
@@ -67,7 +67,7 @@ fn subjects(binding: &Value) -> impl Iterator<Item = &Value> {
     binding["subjects"].as_array().into_iter().flatten()
 }
 
-/// The subjects that are no part of the cluster.
+/// Returns the subjects that are no components of the cluster.
 fn others(binding: &Value) -> Vec<String> {
     let outside = subjects(binding).filter(|subject| !is_part(subject));
     outside.map(|subject| format!("{} {}", text(&subject["kind"]), text(&subject["name"]))).collect()
@@ -108,12 +108,12 @@ fn describe(binding: &Value, subjects: &[String]) -> String {
     format!("{kind} {name}{place} gives {role} to {}", subjects.join(", "))
 }
 
-/// Whether a list of words holds a wildcard.
+/// Reports whether a list has a wildcard.
 pub fn has_wildcard(list: &Value) -> bool {
     list.as_array().into_iter().flatten().any(|known| known == "*")
 }
 
-/// Whether a list of words holds a word or a wildcard.
+/// Reports whether a list has a word or a wildcard.
 fn has(list: &Value, word: &str) -> bool {
     list.as_array().into_iter().flatten().any(|known| known == "*" || known == word)
 }

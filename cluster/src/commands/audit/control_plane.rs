@@ -242,9 +242,9 @@ fn with_extension<'a>(facts: &'a Facts, extension: &str) -> Vec<&'a FileFact> {
     files
 }
 
-/// The groups and users that stand for everyone.
+/// The user and the group of requests without a credential.
 const ANYONE: [&str; 2] = ["system:anonymous", "system:unauthenticated"];
-/// The roles that every cluster gives them: version and health, and the authority for machines that join.
+/// The roles that every cluster gives them: version and health, and the CA for machines that join.
 const PUBLIC_ROLES: [&str; 2] = ["system:public-info-viewer", "kubeadm:bootstrap-signer-clusterinfo"];
 
 fn anonymous(facts: &Facts) -> Outcome {
@@ -311,7 +311,7 @@ fn refused(request: &str, status: u16, wanted: &[u16]) -> Outcome {
     )
 }
 
-/// Zero stands for no limit.
+/// Checks a minimum; zero stands for no limit.
 fn at_least(flag: &str, value: u64, least: u64) -> Outcome {
     let is_enough = value == 0 || value >= least;
     Outcome::when(is_enough, format!("{flag} is {value}"), format!("{flag} is {value}, less than {least}"))

@@ -1,4 +1,4 @@
-//! The facts that the checks decide on. Plain data, so that a test can describe any cluster.
+//! The facts of the checks. Plain data, so that a test can describe any cluster.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +9,7 @@ use corten_meta::Value;
 use crate::cli;
 use crate::directories::Directories;
 
-/// A file or directory as it is on disk.
+/// A file or directory on disk.
 #[derive(Clone, Debug)]
 pub struct FileFact {
     pub path: PathBuf,
@@ -20,7 +20,7 @@ pub struct FileFact {
     pub gid: u32,
 }
 
-/// The TLS that a server offers to a client that asks for less than it should.
+/// The outdated TLS that a server offers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TlsFact {
     pub offers_tls_1_1: bool,
@@ -47,7 +47,7 @@ pub struct NodeFact {
 pub struct Probes {
     /// The HTTP status by path, without a credential.
     pub anonymous: BTreeMap<&'static str, u16>,
-    /// The HTTP status of a request with an invented token.
+    /// The HTTP status of a request with an invalid token.
     pub wrong_token: u16,
     /// The HTTP status of `/debug/pprof/` for the administrator.
     pub profiling: u16,
@@ -62,7 +62,7 @@ pub struct Probes {
     pub tls: TlsFact,
 }
 
-/// The objects that the policies of section 5 are about.
+/// The objects of the policies in section 5.
 #[derive(Clone, Debug, Default)]
 pub struct Objects {
     pub namespaces: Vec<Value>,
@@ -78,7 +78,7 @@ pub struct Objects {
     pub secrets: Vec<Value>,
 }
 
-/// Everything.
+/// All facts.
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub directories: Directories,
@@ -101,12 +101,12 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// The files at or below a path.
+    /// Returns the files at or below a path.
     pub fn below(&self, path: &std::path::Path) -> Vec<&FileFact> {
         self.files.iter().filter(|file| file.path.starts_with(path)).collect()
     }
 
-    /// The addresses with this port that other machines reach.
+    /// Returns the addresses with this port that other machines can reach.
     pub fn reachable(&self, port: u16) -> Vec<IpAddr> {
         let open = self.listening.iter().filter(|address| address.port() == port && !address.ip().is_loopback());
         open.map(SocketAddr::ip).collect()

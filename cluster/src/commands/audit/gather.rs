@@ -23,9 +23,9 @@ use crate::{instance, kubeconfig};
 
 /// The directory of CNI configurations.
 const CNI: &str = "/etc/cni/net.d";
-/// Paths that are asked for without a credential.
+/// Paths that are requested without a credential.
 const ANONYMOUS: [&str; 4] = ["/api/v1/secrets", "/apis/apps/v1/deployments", "/healthz", "/version"];
-/// Values that are shorter may be found by accident.
+/// The least length of a value: shorter ones may be found by accident.
 const LEAST_SECRET: usize = 16;
 
 pub async fn facts(directories: &DirectoryFlags) -> Result<Facts> {
@@ -57,7 +57,7 @@ pub async fn facts(directories: &DirectoryFlags) -> Result<Facts> {
     })
 }
 
-/// Reads a configuration file; without one, a built-in text.
+/// Reads a configuration file; without one, a built-in document.
 fn document(path: Option<&Path>, built_in: &str) -> Result<Value> {
     let text = match path {
         Some(path) => std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?,
@@ -66,7 +66,7 @@ fn document(path: Option<&Path>, built_in: &str) -> Result<Value> {
     decode_yaml(text.as_bytes()).map_err(|error| anyhow::anyhow!("a configuration cannot be read: {error}"))
 }
 
-/// The files that the benchmark asks about, and what lies below the directories.
+/// Returns the files of the benchmark, and everything below their directories.
 fn files(directories: &Directories, flags: &cli::Server) -> Vec<FileFact> {
     let mut all_directories = vec![directories.clone()];
     all_directories.extend(directories.further_nodes().iter().map(|name| directories.node(name)));
@@ -105,19 +105,19 @@ fn file(path: &Path) -> Option<FileFact> {
     })
 }
 
-/// The addresses of all listening TCP sockets of this network namespace.
+/// Returns the addresses of all listening TCP sockets of this network namespace.
 fn listening() -> Vec<SocketAddr> {
     let texts = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| std::fs::read_to_string(path).unwrap_or_default());
     texts.iter().flat_map(|text| text.lines().filter_map(listener)).collect()
 }
 
-/// Reads a line of /proc/net/tcp: address and port in hexadecimal, and the state, which is 0A for a listener.
+/// Parses a line of /proc/net/tcp: address and port in hexadecimal, and the state, which is 0A for a listener.
 pub fn listener(line: &str) -> Option<SocketAddr> {
     let mut words = line.split_whitespace();
     let (address, port) = words.nth(1)?.split_once(':')?;
     (words.nth(1)? == "0A").then_some(())?;
     let port = u16::from_str_radix(port, 16).ok()?;
-    // The kernel writes words of 32 bits in the order of the machine.
+    // The kernel writes words of 32 bits in the machine's byte order.
     let words = (0..address.len() / 8).map(|at| u32::from_str_radix(address.get(at * 8..at * 8 + 8)?, 16).ok());
     let bytes: Vec<u8> = words.collect::<Option<Vec<u32>>>()?.into_iter().flat_map(u32::to_ne_bytes).collect();
     let address = match bytes.len() {
@@ -164,7 +164,7 @@ fn kubelet_address(node: &Value) -> Option<SocketAddr> {
     Some(SocketAddr::new(address, u16::try_from(port).ok()?))
 }
 
-/// A client without a certificate; it checks nothing, since it sends nothing that is secret.
+/// Returns a client without a certificate; it verifies nothing, since it sends no secret.
 fn stranger(server: &str, token: Option<&str>) -> Option<Client> {
     let config = HttpsConfig {
         server: server.to_owned(),
@@ -204,7 +204,7 @@ fn get(path: &str) -> Request<Bytes> {
     request
 }
 
-/// A create that is checked and not stored.
+/// Returns a create request that is validated and not stored.
 fn dry_run(namespace: &str, resource: &str, fields: &Value) -> Request<Bytes> {
     let mut object = fields.clone();
     object["metadata"] = json!({ "name": "corten-audit" });
@@ -223,7 +223,7 @@ fn external_ips() -> Value {
     json!({ "spec": { "externalIPs": ["192.0.2.1"], "ports": [{ "port": 80 }] } })
 }
 
-/// A change of a Node in the name of a node that is another.
+/// Returns a change of a Node by the user of another node.
 async fn foreign_node(client: &Client) -> Result<Request<Bytes>> {
     let nodes = list(client, "/api/v1/nodes", "Node").await?;
     let name = nodes.first().map(corten_meta::name).unwrap_or_default();
@@ -281,7 +281,7 @@ async fn objects(client: &Client) -> Result<Objects> {
     })
 }
 
-/// Looks for the values of Secrets in the store's files, as JSON holds them.
+/// Searches the store's files for the values of Secrets, in their JSON form.
 fn has_plain_secret(directories: &Directories, secrets: &[Value]) -> bool {
     let data = secrets.iter().filter_map(|secret| secret["data"].as_object());
     let values = data.flat_map(|data| data.values().filter_map(Value::as_str));

@@ -29,10 +29,10 @@ use crate::preflight;
 
 /// One recommendation of the benchmark.
 struct Item {
-    /// Its number in the benchmark.
+    /// The number of the item in the benchmark.
     id: &'static str,
     title: &'static str,
-    /// How to make it pass.
+    /// The remedy of a failure.
     remedy: &'static str,
     check: fn(&Facts) -> Outcome,
 }
@@ -44,16 +44,16 @@ const fn item(id: &'static str, title: &'static str, remedy: &'static str, check
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// With what was seen.
+    /// With the observation.
     Pass(String),
-    /// With everything that is not as it should be.
+    /// With all violations.
     Fail(Vec<String>),
     /// With the reason.
     NotApplicable(&'static str),
 }
 
 impl Outcome {
-    /// Passes if nothing was found to be wrong.
+    /// Passes if there is no violation.
     fn of(found: Vec<String>, seen: impl Into<String>) -> Outcome {
         if found.is_empty() { Outcome::Pass(seen.into()) } else { Outcome::Fail(found) }
     }
@@ -109,7 +109,7 @@ fn count(lines: &[Line], word: &str) -> usize {
     lines.iter().filter(|line| line.outcome.word() == word).count()
 }
 
-/// The report for people: every item, what was seen, and the remedy of those that failed.
+/// Returns the report for people: every item, the observation, and the remedy of a failure.
 fn text(lines: &[Line]) -> String {
     let mut out = String::new();
     let mut rest = lines.iter();
@@ -149,7 +149,7 @@ fn describe(out: &mut String, line: &Line) {
     }
 }
 
-/// The report for programs.
+/// Returns the report for programs.
 fn document(lines: &[Line]) -> Value {
     let items: Vec<Value> = lines.iter().map(entry).collect();
     json!({

@@ -131,7 +131,7 @@ pub const ITEMS: &[Item] = &[
     }),
 ];
 
-/// Files of this name in the places of all nodes of this machine.
+/// Returns the files with this name in the directories of all nodes of this machine.
 fn named<'a>(facts: &'a Facts, name: &str) -> Vec<&'a FileFact> {
     let mut files = facts.below(&facts.directories.data);
     files.retain(|file| file.path.file_name().is_some_and(|known| known == name));
@@ -142,7 +142,7 @@ fn configuration_files(facts: &Facts) -> Vec<&FileFact> {
     facts.flags.kubelet.config.as_deref().map(|path| facts.below(path)).unwrap_or_default()
 }
 
-/// Asks the same of every node.
+/// Checks every node.
 fn each(facts: &Facts, seen: &str, wrong: impl Fn(&NodeFact) -> Option<String>) -> Outcome {
     let unknown = |node: &NodeFact| node.configuration == Value::Null;
     let found = facts.nodes.iter().filter_map(|node| {

@@ -7,10 +7,10 @@ use corten_meta::Value;
 use super::Outcome;
 use super::facts::Facts;
 
-/// The namespaces of the cluster's own parts.
+/// The namespaces of the cluster's own components.
 const SYSTEM: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
 
-/// How much a namespace forbids, in rising order.
+/// A Pod Security level, in rising order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     Privileged,
@@ -18,7 +18,7 @@ pub enum Level {
     Restricted,
 }
 
-/// The pods of users.
+/// Returns the pods of users.
 pub fn of_users(facts: &Facts) -> impl Iterator<Item = &Value> {
     facts.objects.pods.iter().filter(|pod| !SYSTEM.contains(&namespace(pod)))
 }
@@ -27,19 +27,19 @@ pub fn namespace(object: &Value) -> &str {
     object["metadata"]["namespace"].as_str().unwrap_or_default()
 }
 
-/// The name of a pod with its namespace.
+/// Returns the name of a pod with its namespace.
 pub fn name(pod: &Value) -> String {
     format!("{}/{}", namespace(pod), pod["metadata"]["name"].as_str().unwrap_or_default())
 }
 
-/// All containers of a pod.
+/// Returns all containers of a pod.
 pub fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
     ["initContainers", "containers", "ephemeralContainers"]
         .into_iter()
         .flat_map(|list| pod["spec"][list].as_array().into_iter().flatten())
 }
 
-/// The namespaces that hold pods of users, with their number.
+/// Returns the namespaces with pods of users, and the number of those pods.
 pub fn used_namespaces(facts: &Facts) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for pod in of_users(facts) {
@@ -48,7 +48,7 @@ pub fn used_namespaces(facts: &Facts) -> BTreeMap<String, usize> {
     counts
 }
 
-/// Fails for namespaces with pods whose Pod Security level admits what `least` forbids.
+/// Fails for namespaces with pods whose Pod Security level is below `least`.
 pub fn admits(facts: &Facts, least: Level) -> Outcome {
     let disabled = facts.flags.access.disable_admission_plugins.iter().any(|plugin| plugin == "PodSecurity");
     let used = used_namespaces(facts);
@@ -78,7 +78,7 @@ fn word(level: Level) -> &'static str {
     }
 }
 
-/// Fails for the pods of users that something is wrong with.
+/// Fails for the pods of users with a violation.
 pub fn without(facts: &Facts, seen: &str, wrong: impl Fn(&Value) -> Option<String>) -> Outcome {
     let found = of_users(facts).filter_map(|pod| wrong(pod).map(|what| format!("pod {} {what}", name(pod))));
     let count = of_users(facts).count();

@@ -1,4 +1,4 @@
-//! Section 5: rights, pods, networks and namespaces, as the objects of the cluster have them.
+//! Section 5: RBAC, pods, networks and namespaces, by the objects of the cluster.
 
 use corten_meta::Value;
 
@@ -177,7 +177,7 @@ fn default_account(facts: &Facts) -> Outcome {
     Outcome::of(found, "no binding names one, and no pod has a token of one")
 }
 
-/// Whether the token of its ServiceAccount is mounted into a pod: the pod decides, then the account.
+/// Reports whether the token of its ServiceAccount is mounted into a pod: the pod decides, then the account.
 fn has_token(facts: &Facts, pod: &Value) -> bool {
     let accounts = &facts.objects.service_accounts;
     let account = accounts.iter().find(|account| {

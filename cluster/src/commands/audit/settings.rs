@@ -1,4 +1,4 @@
-//! Section 3: how people are authenticated, and what is written about their requests.
+//! Section 3: the authentication of users, and the audit log of their requests.
 
 use corten_meta::Value;
 
@@ -82,7 +82,7 @@ fn concerns(facts: &Facts) -> Outcome {
     Outcome::of(missing.collect(), "every one of them is written")
 }
 
-/// Whether the first rule that is for everybody and matches has a level.
+/// Reports whether the first matching rule for all users has a level.
 fn is_written(rules: &[Value], concern: &(&str, &str, &str)) -> bool {
     let first = rules.iter().find(|rule| is_for_all_users(rule) && matches(rule, concern));
     first.is_some_and(|rule| rule["level"] != "None")

@@ -1,4 +1,4 @@
-//! Section 2: the store. It is files of the API server's own process, and listens nowhere.
+//! Section 2: the store. It consists of files of the API server's own process, and has no listener.
 
 use super::facts::Facts;
 use super::{Item, Outcome, item};

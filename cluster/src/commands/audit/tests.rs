@@ -1,4 +1,4 @@
-//! A cluster as it is after its start passes; every item that can fail does, once the cluster is damaged for it.
+//! A cluster passes after its start; every item that can fail does so once the cluster is damaged for it.
 
 use std::path::PathBuf;
 
@@ -22,7 +22,7 @@ fn file(path: &str, is_directory: bool) -> FileFact {
     FileFact { path: PathBuf::from(path), is_directory, mode, uid: 0, gid: 0 }
 }
 
-/// A cluster with one node, one Secret and nothing of a user's.
+/// Returns a cluster with one node, one Secret and no objects of users.
 fn healthy() -> Facts {
     let files = [
         "/d/pki/ca.crt",
@@ -102,14 +102,14 @@ fn objects() -> Objects {
     }
 }
 
-/// Gives everything to a user.
+/// Binds cluster-admin to a user.
 fn give_all(facts: &mut Facts) {
     facts.objects.cluster_role_bindings.push(json!({ "kind": "ClusterRoleBinding", "metadata": { "name": "oops" },
         "roleRef": { "kind": "ClusterRole", "name": "cluster-admin" },
         "subjects": [{ "kind": "User", "name": "bob" }, { "kind": "Group", "name": "system:masters" }] }));
 }
 
-/// A pod in the default namespace, as `kubectl run` makes it, and worse.
+/// Adds a pod in the default namespace, as `kubectl run` creates it, and worse.
 fn add_pod(facts: &mut Facts) {
     let variable = json!({ "name": "a", "valueFrom": { "secretKeyRef": { "name": "s", "key": "k" } } });
     facts.objects.pods.push(json!({ "kind": "Pod", "metadata": { "name": "p", "namespace": "default" },

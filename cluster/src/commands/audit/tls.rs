@@ -1,4 +1,5 @@
-//! Asks a server for TLS that it should refuse: a ClientHello by hand, since no library of ours speaks it.
+//! Probes a server for TLS versions and ciphers that it should refuse: a handwritten ClientHello, since no library of
+//! ours supports them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,14 +17,14 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 pub use super::facts::TlsFact;
 
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The record type of a handshake message: the server goes on.
+/// The record type of a handshake message: the server continues.
 const HANDSHAKE: u8 = 22;
 const TLS_1_1: [u8; 2] = [3, 2];
 const TLS_1_2: [u8; 2] = [3, 3];
-/// Suites without forward secrecy, or with CBC, RC4 or 3DES.
+/// Cipher suites without forward secrecy, or with CBC, RC4 or 3DES.
 const WEAK: [u16; 8] = [0x0005, 0x000a, 0x002f, 0x0035, 0xc009, 0xc00a, 0xc013, 0xc014];
 
-/// Finds out whether a server offers old versions of TLS or weak ciphers.
+/// Probes whether a server offers old versions of TLS or weak ciphers.
 pub async fn probe(address: SocketAddr) -> TlsFact {
     TlsFact {
         offers_tls_1_1: accepts(address, TLS_1_1, &WEAK).await,
@@ -59,7 +60,7 @@ pub async fn certificate(address: SocketAddr) -> Option<Certificate> {
     Some(Certificate { is_self_signed: parsed.subject() == parsed.issuer(), days: left / (24 * 3600) })
 }
 
-/// Takes every certificate: it is read, and nothing is sent to whoever shows it.
+/// Accepts every certificate: it is only read, and nothing is sent to the server.
 #[derive(Debug)]
 struct ReadOnly;
 
@@ -103,7 +104,7 @@ async fn accepts(address: SocketAddr, version: [u8; 2], suites: &[u16]) -> bool 
     matches!(answered, Ok(Ok(HANDSHAKE)))
 }
 
-/// The type of the first record that the server sends.
+/// Returns the type of the first record that the server sends.
 async fn answer(address: SocketAddr, hello: Vec<u8>) -> std::io::Result<u8> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(&hello).await?;
@@ -125,7 +126,7 @@ fn client_hello(version: [u8; 2], suites: &[u16]) -> Vec<u8> {
     record
 }
 
-/// The curves and signatures that every server knows, so that only version and suites can be refused.
+/// Returns curves and signatures that every server supports, so that only version and suites can be refused.
 fn extensions() -> Vec<u8> {
     let mut list = Vec::new();
     for (kind, values) in [(10u16, [0x001d_u16, 0x0017]), (13, [0x0403, 0x0804])] {
@@ -156,7 +157,7 @@ mod tests {
         assert_eq!(message + 9, hello.len());
     }
 
-    /// A server with ciphers of today answers a hello that names one of them, and refuses the weak ones.
+    /// A server with current ciphers answers a hello with one of them, and refuses the weak ones.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_server_of_today_refuses_what_is_weak() {
         let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();

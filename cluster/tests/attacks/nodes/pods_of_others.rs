@@ -1,4 +1,4 @@
-//! A node that was broken into reads its own pods, and of all others only where they are.
+//! A compromised node reads its own pods, and of all others only their addresses.
 
 #![allow(clippy::unwrap_used)]
 
@@ -33,7 +33,7 @@ fn join(first: &Cluster, second: &Cluster) -> Agent {
     Agent(command.spawn().unwrap())
 }
 
-/// The means of the thief: the credentials that the node's files hold.
+/// The means of the thief: the credentials in the node's files.
 struct Thief<'a> {
     node: &'a Cluster,
     kubeconfig: String,
@@ -72,7 +72,7 @@ fn pod(name: &str, node: &str, labels: &str) -> String {
 const POLICY: &str = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: friends}\nspec:\n  \
     podSelector: {matchLabels: {app: server}}\n  ingress: [{from: [{podSelector: {matchLabels: {app: friend}}}]}]\n";
 
-/// A signing request for the network's certificate on a node.
+/// Returns a signing request for the network's certificate on a node.
 fn signing_request(name: &str, node: &str) -> String {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -123,7 +123,7 @@ fn a_stolen_node_reads_no_pods_of_others() {
         component.is_refused(&["get", "configmaps", "-A"]);
     }
 
-    // Where pods are, the network knows, and no more.
+    // The network reads the addresses of pods, and no more.
     let network = Thief::with(&second, "network.conf");
     let address = first.kubectl(&["get", "pod", "friend", "-o", "jsonpath={.status.podIP}"]);
     let raw = "/apis/network.corten.dev/v1/podaddresses";
@@ -144,7 +144,8 @@ fn a_stolen_node_reads_no_pods_of_others() {
         if printed.is_empty() { Ok(()) } else { Err(printed) }
     });
 
-    // A certificate of the network of another node is not for this one: when its own was approved, that is still open.
+    // A certificate of the network of another node is not for this one: when its own was approved, that one is still
+    // pending.
     for (name, node) in [("forged", "first"), ("own", "second")] {
         let path = second.scratch().join(format!("{name}.yaml"));
         std::fs::write(&path, signing_request(name, node)).unwrap();
