@@ -19,7 +19,7 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 
-    /// What to log: error, warn, info, debug, trace, or a filter such as `info,corten_kubelet=debug`.
+    /// The log level: error, warn, info, debug, trace, or a filter such as `info,corten_kubelet=debug`.
     #[arg(long, global = true, default_value = "info", value_name = "FILTER")]
     pub log: String,
 }

@@ -37,8 +37,8 @@ impl Changes {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         let what = AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CREATE;
         inotify.add_watch(folder, what).with_context(|| format!("cannot watch {}", folder.display()))?;
-        // SAFETY: an `OwnedFd` is open and stays the same descriptor until it is dropped, and the `AsyncFd` owns it from
-        // here on.
+        // SAFETY: an `OwnedFd` is open and stays the same descriptor until it is dropped, and the `AsyncFd` owns it
+        // from here on.
         let registered = unsafe { AsyncFd::register_with_interest(OwnedFd::from(inotify), Interest::READABLE) };
         Ok(Changes(registered.map_err(|error| error.into_parts().1)?))
     }

@@ -1,8 +1,8 @@
 //! `corten audit`: compares the running cluster with the CIS Kubernetes Benchmark, item by item.
 //!
 //! Three steps: `gather` reads files, settings, probes and objects into [`Facts`]; the sections hold one table of items
-//! whose checks are pure functions of the facts; this file runs the checks and prints the report. A check must never pass
-//! without a fact that could have failed it: an item that nothing can show is not applicable, with its reason.
+//! whose checks are pure functions of the facts; this file runs the checks and prints the report. A check must never
+//! pass without a fact that could have failed it: an item without such a fact is not applicable, with its reason.
 
 mod bindings;
 mod control_plane;
