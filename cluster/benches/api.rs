@@ -29,8 +29,10 @@ fn main() {
         return;
     }
     let cluster = Cluster::machine(CORTEN);
-    let (pid_file, data) = (cluster.scratch().join("apiserver.pid"), cluster.data_dir());
-    let (pid_path, data_path) = (pid_file.display(), data.display());
+    let pid_file = cluster.scratch().join("apiserver.pid");
+    let data = cluster.data_dir();
+    let pid_path = pid_file.display();
+    let data_path = data.display();
     // The shell has its process id in the machine's namespace, and keeps it when it becomes the server.
     let script = format!("echo $$ > {pid_path}; exec {CORTEN} apiserver --log warn --data-dir {data_path}");
     let mut command = cluster.machine.command(&tools::busybox());

@@ -114,7 +114,9 @@ fn components_that_run_alone_are_a_cluster() {
         if ready.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&ready.stderr).into_owned()) }
     });
     let manager = kubeconfig("controller-manager");
-    let (scheduler, kubelet, proxy) = (kubeconfig("scheduler"), kubeconfig("kubelet"), kubeconfig("proxy"));
+    let scheduler = kubeconfig("scheduler");
+    let kubelet = kubeconfig("kubelet");
+    let proxy = kubeconfig("proxy");
     let _components = [
         start(&cluster, &[&["controller-manager", "--kubeconfig", &manager], &ELECTION[..]].concat()),
         start_scheduler(&cluster, &scheduler),

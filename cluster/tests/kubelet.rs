@@ -22,7 +22,8 @@ fn a_node_follows_its_settings() {
     }
     let cluster = Cluster::machine(CORTEN);
     let path = |name: &str| cluster.scratch().join(name).to_string_lossy().into_owned();
-    let (file, manifests) = (path("kubelet.yaml"), path("manifests"));
+    let file = path("kubelet.yaml");
+    let manifests = path("manifests");
     std::fs::create_dir_all(&manifests).expect("a directory of manifests");
     std::fs::write(&file, CONFIGURATION.replace("maxPods", "maxpods")).expect("a file");
     let flags = ["--node-name", "n1", "--kubelet-config", &file, "--pod-manifest-path", &manifests];

@@ -247,7 +247,8 @@ fn gets_no_other_certificate(thief: &Thief<'_>) {
     let requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
     let own = || vec!["system:nodes".into()];
     let me = "system:node:first-2";
-    let (others, unread) = ("can only create a node CSR with CN=system:node:first-2", "parse");
+    let others = "can only create a node CSR with CN=system:node:first-2";
+    let unread = "parse";
     for (wanted, why) in [
         (Wanted { common_name: "system:node:first-3", ..serving("a", &["first-3"]) }, others),
         (

@@ -58,7 +58,9 @@ impl Entry {
 /// Formats a duration as Go does, to the second: `10s`, `1m20s`, `5m0s`, `1h0m0s`.
 pub fn go_seconds(duration: Duration) -> String {
     let total = duration.as_secs();
-    let (hours, minutes, seconds) = (total / 3600, total / 60 % 60, total % 60);
+    let hours = total / 3600;
+    let minutes = total / 60 % 60;
+    let seconds = total % 60;
     match (hours, minutes) {
         (0, 0) => format!("{seconds}s"),
         (0, _) => format!("{minutes}m{seconds}s"),

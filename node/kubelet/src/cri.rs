@@ -61,7 +61,8 @@ fn gone_is_fine(result: std::result::Result<(), tonic::Status>) -> Result<()> {
 
 impl Runtime {
     pub fn new(channel: Channel, metrics: Arc<Metrics>) -> Runtime {
-        let (runtime, images) = (corten_cri::runtime_client(channel.clone()), corten_cri::image_client(channel));
+        let runtime = corten_cri::runtime_client(channel.clone());
+        let images = corten_cri::image_client(channel);
         Runtime { runtime, images, metrics }
     }
 

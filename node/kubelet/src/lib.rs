@@ -178,7 +178,9 @@ fn static_pods(
         // Static pods are known before the API's pods are reconciled, so that none of their directories counts as
         // orphaned.
         found.send_replace(pods::static_pods::read(&path, &config.node_name));
-        let (name, watcher, stop) = (config.node_name.clone(), watcher.clone(), stop.clone());
+        let name = config.node_name.clone();
+        let watcher = watcher.clone();
+        let stop = stop.clone();
         tasks.spawn(pods::static_pods::follow(path, name, watcher, found, stop));
     }
     pods

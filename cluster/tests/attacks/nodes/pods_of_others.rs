@@ -98,7 +98,8 @@ fn a_stolen_node_reads_no_pods_of_others() {
     first.kubectl_until(&["get", "nodes"], |text| text.matches(" Ready ").count() == 2);
     let archive = testkit::image::busybox_archive(second.scratch(), IMAGE);
     second.corten(&["image", "import", &archive.to_string_lossy()]);
-    let (friend, stranger) = (pod("friend", "first", "app: friend"), pod("stranger", "first", "app: stranger"));
+    let friend = pod("friend", "first", "app: friend");
+    let stranger = pod("stranger", "first", "app: stranger");
     first.apply(&format!("{friend}{stranger}{}{POLICY}", pod("server", "second", "app: server")));
     first.kubectl_wait(&["wait", "--for=condition=Ready", "pod/friend", "pod/stranger", "pod/server"]);
 
@@ -127,7 +128,8 @@ fn a_stolen_node_reads_no_pods_of_others() {
     let network = Thief::with(&second, "network.conf");
     let address = first.kubectl(&["get", "pod", "friend", "-o", "jsonpath={.status.podIP}"]);
     let raw = "/apis/network.corten.dev/v1/podaddresses";
-    let (watched, table) = (format!("{raw}?watch=1&timeoutSeconds=1"), ["get", "podaddresses", "-A", "-o", "wide"]);
+    let watched = format!("{raw}?watch=1&timeoutSeconds=1");
+    let table = ["get", "podaddresses", "-A", "-o", "wide"];
     for words in [&table[..], &["get", "--raw", raw], &["get", "--raw", &watched]] {
         let seen = network.reads(words);
         assert!(seen.contains("friend") && seen.contains(&address), "{words:?}: {seen}");

@@ -18,8 +18,9 @@ pub fn victims(wanted: &Holding, others: &HashMap<&str, &Holding>, allocatable: 
         list.sort_unstable_by_key(|(uid, _)| *uid);
         list
     };
-    let (best_effort, burstable, guaranteed) =
-        (candidates(QosClass::BestEffort), candidates(QosClass::Burstable), candidates(QosClass::Guaranteed));
+    let best_effort = candidates(QosClass::BestEffort);
+    let burstable = candidates(QosClass::Burstable);
+    let guaranteed = candidates(QosClass::Guaranteed);
     let freed = |lists: &[&[(&str, &Holding)]]| {
         lists.iter().fold(shortage.clone(), |left, list| list.iter().fold(left, |left, (_, held)| less(&left, held)))
     };
@@ -73,7 +74,8 @@ fn fewest<'a>(candidates: &[(&'a str, &'a Holding)], mut lacking: Shortage) -> V
         };
         let size = |held: &Holding| held.requests.values().sum::<i64>();
         let best = (0..left.len()).min_by(|a, b| {
-            let (a, b) = (left[*a].1, left[*b].1);
+            let a = left[*a].1;
+            let b = left[*b].1;
             distance(a).total_cmp(&distance(b)).then(size(a).cmp(&size(b)))
         });
         let Some(best) = best else { break };

@@ -292,7 +292,8 @@ async fn prepare_by(driver: &mut Driver, claim: &api::Claim) -> Result<Vec<Devic
         return Err(Error::pod("NodePrepareResources skipped 1 ResourceClaims"));
     };
     if !result.error.is_empty() {
-        let (name, error) = (&claim.name, result.error);
+        let name = &claim.name;
+        let error = result.error;
         return Err(Error::pod(format!("NodePrepareResources failed for ResourceClaim {name}: {error}")));
     }
     let devices = result.devices.into_iter();

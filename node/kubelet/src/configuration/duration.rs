@@ -45,7 +45,8 @@ pub fn format_duration(duration: Duration) -> String {
         };
         return format!("{}{unit}", nanoseconds as f64 / factor);
     }
-    let (hours, minutes) = (duration.as_secs() / 3600, duration.as_secs() / 60 % 60);
+    let hours = duration.as_secs() / 3600;
+    let minutes = duration.as_secs() / 60 % 60;
     let seconds = (duration.as_secs() % 60) as f64 + f64::from(duration.subsec_nanos()) / 1e9;
     match (hours, minutes) {
         (0, 0) => format!("{seconds}s"),

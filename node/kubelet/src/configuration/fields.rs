@@ -342,7 +342,8 @@ pub(super) const FIELDS: &[Field] = &[
             })
         },
         set: |config, value| {
-            let (access, files) = (&mut config.access, &mut config.tls_files);
+            let access = &mut config.access;
+            let files = &mut config.tls_files;
             nested(value, "", &mut |name, value| match name {
                 "x509.clientCAFile" => Some(path(value).map(|path| files.client_ca = path)),
                 "webhook.enabled" => Some(boolean(value).map(|on| access.webhook = on)),

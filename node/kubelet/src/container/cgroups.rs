@@ -139,7 +139,8 @@ impl Cgroups {
     }
 
     fn set(&self, path: &Path, resources: &cri::LinuxContainerResources) {
-        let (quota, period) = (resources.cpu_quota, resources.cpu_period);
+        let quota = resources.cpu_quota;
+        let period = resources.cpu_period;
         let memory = resources.memory_limit_in_bytes;
         if self.unified {
             write(path, "cpu.weight", &weight(resources.cpu_shares).to_string());

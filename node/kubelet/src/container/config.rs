@@ -20,7 +20,9 @@ use crate::volumes::MountedVolumes;
 
 /// Returns the configuration of the pod's sandbox; it is the same every time, for the calls that repeat it.
 pub fn sandbox(config: &Config, pod: &Pod, users: Option<Range>, attempt: u32) -> cri::PodSandboxConfig {
-    let (namespace, name, uid) = (spec::namespace(pod), spec::name(pod), spec::uid(pod));
+    let namespace = spec::namespace(pod);
+    let name = spec::name(pod);
+    let uid = spec::uid(pod);
     cri::PodSandboxConfig {
         metadata: Some(cri::PodSandboxMetadata {
             name: name.to_owned(),
@@ -153,7 +155,9 @@ fn stop_signal(container: &Container) -> cri::Signal {
 }
 
 fn make_log_directory(parts: &Parts<'_>, container: &str) -> Result<()> {
-    let (namespace, name, uid) = (spec::namespace(parts.pod), spec::name(parts.pod), spec::uid(parts.pod));
+    let namespace = spec::namespace(parts.pod);
+    let name = spec::name(parts.pod);
+    let uid = spec::uid(parts.pod);
     let directory = parts.config.pod_log_dir(namespace, name, uid).join(container);
     fs::create_dir_all(&directory).map_err(Error::file("create", &directory))
 }

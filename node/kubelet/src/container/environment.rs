@@ -126,7 +126,9 @@ fn from_source(
         });
     }
     if let Some(selector) = &source.file_key_ref {
-        let (volume, path, key) = (&selector.volume_name, &selector.path, &selector.key);
+        let volume = &selector.volume_name;
+        let path = &selector.path;
+        let key = &selector.key;
         let missing = || Error::pod(format!("cannot find the volume {volume:?} referenced by FileKeyRef"));
         let root = objects.volumes.get(volume).ok_or_else(missing)?;
         return value_or_absent(env_file::value(root, path, key)?, selector.optional, || {
@@ -172,7 +174,8 @@ pub fn service_variables(pod: &Pod, services: &[Service]) -> Environment {
     let links = spec::spec(pod).enable_service_links.unwrap_or(true);
     let mut result = Environment::new();
     for service in services {
-        let (namespace, name) = (service.metadata.namespace.as_deref(), service.metadata.name.as_deref());
+        let namespace = service.metadata.namespace.as_deref();
+        let name = service.metadata.name.as_deref();
         let api = namespace == Some("default") && name == Some("kubernetes");
         if api || (links && namespace == Some(spec::namespace(pod))) {
             add_service(service, name.unwrap_or_default(), &mut result);

@@ -126,7 +126,8 @@ pub fn container(
     users: Option<Range>,
     config: &Config,
 ) -> Result<cri::LinuxContainerSecurityContext> {
-    let (shared, own) = (pod_context(pod), own_context(container));
+    let shared = pod_context(pod);
+    let own = own_context(container);
     verify_non_root(pod, container, &shared, &own, image)?;
     let privileged = own.privileged == Some(true);
     let user = own.run_as_user.or(shared.run_as_user);

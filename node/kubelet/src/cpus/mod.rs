@@ -211,7 +211,9 @@ impl Static {
 
     fn hints(&self, pod: &Pod, count: usize) -> Vec<Hint> {
         let assignments = self.lock();
-        let (all, free, again) = (self.topology.all(), self.free(&assignments), reusable(&assignments, pod));
+        let all = self.topology.all();
+        let free = self.free(&assignments);
+        let again = reusable(&assignments, pod);
         let among =
             |cpus: &CpuSet, nodes: Nodes| cpus.iter().filter(|cpu| nodes & self.topology.node(**cpu) != 0).count();
         let nodes = all.iter().fold(0, |nodes, cpu| nodes | self.topology.node(*cpu));
@@ -311,7 +313,8 @@ fn exclusive(pod: &Pod, container: &Container) -> usize {
 
 /// Returns the largest number of exclusive CPUs of the pod at any one time.
 fn of_pod(pod: &Pod) -> usize {
-    let (mut beside, mut most) = (0, 0);
+    let mut beside = 0;
+    let mut most = 0;
     for declared in spec::containers(pod) {
         let count = exclusive(pod, &declared.container);
         match declared.role {

@@ -86,7 +86,8 @@ pub fn write<'a>(
     let text = json!({"allocations": entries, "resources": resources.collect::<Vec<_>>()}).to_string();
     fs::create_dir_all(directory).map_err(Error::file("create", directory))?;
     // A partial file would allocate devices twice: the new one replaces the old one atomically.
-    let (new, path) = (directory.join(format!(".{FILE}")), directory.join(FILE));
+    let new = directory.join(format!(".{FILE}"));
+    let path = directory.join(FILE);
     fs::write(&new, text).map_err(Error::file("write", &new))?;
     fs::rename(&new, &path).map_err(Error::file("write", &path))
 }

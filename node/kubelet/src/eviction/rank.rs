@@ -102,7 +102,8 @@ pub fn message(signal: Signal, candidate: &Candidate<'_>, met: &[Threshold], see
         Some((one.value.of(observation.capacity), observation.available))
     });
     if let Some((threshold, available)) = first {
-        let (threshold, available) = (Quantity::from_bytes(threshold), Quantity::from_bytes(available));
+        let threshold = Quantity::from_bytes(threshold);
+        let available = Quantity::from_bytes(available);
         message.push_str(&format!("Threshold quantity: {threshold}, available: {available}. "));
     }
     let Some(stats) = candidate.stats else { return message };

@@ -206,7 +206,8 @@ fn choose(
     let mut candidates: Vec<(&String, &Record)> =
         records.iter().filter(|(id, record)| !record.pinned && !in_use.contains(*id)).collect();
     candidates.sort_unstable_by_key(|(id, record)| (record.last_used, record.first_seen, (*id).clone()));
-    let (mut chosen, mut freed) = (Vec::new(), 0);
+    let mut chosen = Vec::new();
+    let mut freed = 0;
     for (id, record) in candidates {
         // An image that was just pulled belongs to a pod that is about to start.
         if freed >= wanted || age(record.first_seen, now) < policy.minimum_age {

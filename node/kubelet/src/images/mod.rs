@@ -298,7 +298,8 @@ impl Pull {
         let candidates = credentials::lookup(&self.secrets().await, &self.wanted.image);
         let reference = self.try_each(candidates).await?;
         let image = self.runtime.image(image_spec(&self.wanted.image)).await?;
-        let (took, waited) = (go_millis(begun.elapsed()), go_millis(queued.elapsed()));
+        let took = go_millis(begun.elapsed());
+        let waited = go_millis(queued.elapsed());
         let size = image.as_ref().map_or(0, |image| image.size);
         let message = format!(
             "Successfully pulled image {:?} in {took} ({waited} including waiting). Image size: {size} bytes.",

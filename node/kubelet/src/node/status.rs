@@ -522,7 +522,8 @@ mod tests {
         let config = Config::default();
         let at = |second| {
             let now = Timestamp::from_second(second).unwrap();
-            let (host, runtime) = (Host::default(), runtime(true));
+            let host = Host::default();
+            let runtime = runtime(true);
             let facts = |now| Facts {
                 config: &config,
                 host: &host,

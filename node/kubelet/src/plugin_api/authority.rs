@@ -57,7 +57,8 @@ impl<S> Rewritten<S> {
                 break;
             }
             let length = usize::from(frame[0]) << 16 | usize::from(frame[1]) << 8 | usize::from(frame[2]);
-            let (kind, flags) = (frame[3], frame[4]);
+            let kind = frame[3];
+            let flags = frame[4];
             if kind == HEADERS {
                 let Some(payload) = frame.get_mut(FRAME_HEADER..FRAME_HEADER + length) else { break };
                 rewrite(payload, flags);

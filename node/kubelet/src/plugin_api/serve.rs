@@ -46,7 +46,8 @@ where
         };
         // The mode of the socket allows only root to connect.
         slot.authenticated();
-        let (service, stop) = (service.clone(), stop.clone());
+        let service = service.clone();
+        let stop = stop.clone();
         connections.spawn(async move {
             let _slot = slot;
             let answer = hyper::service::service_fn(move |request| service.clone().call(request));

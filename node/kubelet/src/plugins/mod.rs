@@ -107,7 +107,8 @@ fn follow(watcher: &LogWatcher, path: &Path, changed: &Arc<Notify>) -> Option<to
 
 /// Returns the sockets below a directory, and the directories themselves.
 fn scan(directory: &Path) -> (BTreeMap<PathBuf, Identity>, Vec<PathBuf>) {
-    let (mut sockets, mut directories) = (BTreeMap::new(), vec![directory.to_path_buf()]);
+    let mut sockets = BTreeMap::new();
+    let mut directories = vec![directory.to_path_buf()];
     let mut level = vec![directory.to_path_buf()];
     for _ in 0..DEPTH {
         let mut next = Vec::new();
@@ -202,7 +203,8 @@ impl Registry {
             CSI => services.volumes.csi.register(&info.name, endpoint, &info.supported_versions).await,
             CLAIMS => services.resources.claims.register(&info.name, endpoint, &info.supported_versions),
             DEVICES => {
-                let (devices, name) = (services.resources.devices.clone(), info.name.clone());
+                let devices = services.resources.devices.clone();
+                let name = info.name.clone();
                 if !info.supported_versions.iter().any(|version| version == devices::VERSION) {
                     return Err(Error::pod(format!(
                         "manager version, {}, is not among plugin supported versions {:?}",

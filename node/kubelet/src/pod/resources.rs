@@ -373,7 +373,8 @@ mod tests {
             format!(r#"{{"name":"{name}","resources":{{"requests":{{"cpu":"{cpu}"}}}}{more}}}"#)
         };
         let sidecar = container("s", "100m", r#","restartPolicy":"Always""#);
-        let (small, large) = (container("i", "1", ""), container("i", "3", ""));
+        let small = container("i", "1", "");
+        let large = container("i", "3", "");
         let main = container("c", "2", "");
         for (init, more, expected) in [
             ("", "", 2000),

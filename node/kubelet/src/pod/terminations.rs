@@ -62,7 +62,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_order_is_given_once_and_wakes_the_worker() {
-        let (terminations, waker) = (Terminations::default(), Waker::default());
+        let terminations = Terminations::default();
+        let waker = Waker::default();
         let end = PodTermination { reason: "Evicted".into(), message: "m".into(), grace: 1, disrupted: true };
         assert!(!terminations.end("u", end.clone()), "nobody listens");
         terminations.register("u", &waker);

@@ -475,7 +475,9 @@ impl Worker {
         if observed.newest(&start.name).is_some() {
             return start.restart_count;
         }
-        let (namespace, name, uid) = (spec::namespace(&self.pod), spec::name(&self.pod), spec::uid(&self.pod));
+        let namespace = spec::namespace(&self.pod);
+        let name = spec::name(&self.pod);
+        let uid = spec::uid(&self.pod);
         let directory = self.services.config.pod_log_dir(namespace, name, uid).join(&start.name);
         let files = fs::read_dir(directory).into_iter().flatten().flatten();
         let counts = files.filter_map(|file| file.file_name().to_str()?.split('.').next()?.parse::<u32>().ok());

@@ -254,14 +254,16 @@ impl Manager {
         self.services.resources.cpus.retain(|uid| known.contains(uid));
         self.services.resources.memory.retain(|uid| known.contains(uid));
         for uid in self.services.resources.claims.pods().into_iter().filter(|uid| !known.contains(uid)) {
-            let (claims, stop) = (self.services.resources.claims.clone(), self.shutdown.clone());
+            let claims = self.services.resources.claims.clone();
+            let stop = self.shutdown.clone();
             self.cleaning.spawn(crate::claims::clean_up(claims, uid, stop));
         }
         let directory = self.services.config.root_dir.join("pods");
         for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
             let uid = entry.file_name().to_string_lossy().into_owned();
             if !known.contains(&uid) {
-                let (csi, stop) = (self.services.volumes.csi.clone(), self.shutdown.clone());
+                let csi = self.services.volumes.csi.clone();
+                let stop = self.shutdown.clone();
                 self.cleaning.spawn(crate::volumes::csi::clean_up(csi, entry.path(), stop));
             }
         }

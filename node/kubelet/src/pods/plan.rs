@@ -232,7 +232,8 @@ impl<'a> Planner<'a> {
 
     fn push_stop(&mut self, instance: &Instance, message: String, grace: i64, restart: bool) {
         if !self.memory.stopping.contains(&instance.id) {
-            let (id, name) = (instance.id.clone(), instance.name.clone());
+            let id = instance.id.clone();
+            let name = instance.name.clone();
             self.plan.stop.push(Stop { id, name, message, grace, restart });
         }
     }

@@ -145,7 +145,8 @@ impl Writer {
 
     /// Writes the status; true if nothing is left to do about it.
     async fn write(&self, target: &mut Target, status: &PodStatus) -> bool {
-        let (namespace, name) = (spec::namespace(&self.pod), spec::name(&self.pod));
+        let namespace = spec::namespace(&self.pod);
+        let name = spec::name(&self.pod);
         let Some(known) = target else { return true };
         let Some(patch) = status_patch(&known.uid, &known.status, status) else { return true };
         match self.client.patch::<Pod>(namespace, name, &Patch::Strategic(patch), Some("status")).await {

@@ -187,7 +187,8 @@ mod tests {
 
     #[test]
     fn a_pod_is_seen_as_it_was_promised() {
-        let (wanted, promised) = (Arc::new(pod("2")), resources_of(&pod("1")));
+        let wanted = Arc::new(pod("2"));
+        let promised = resources_of(&pod("1"));
         assert_eq!(resources_of(&with_resources(&wanted, Some(&promised))), promised);
         assert!(Arc::ptr_eq(&with_resources(&wanted, Some(&resources_of(&wanted))), &wanted));
         assert!(Arc::ptr_eq(&with_resources(&wanted, None), &wanted));

@@ -47,7 +47,9 @@ impl Stops {
     /// Stops containers again with a shorter grace period.
     pub fn shorten_grace(&mut self, services: &Arc<Services>, waker: &Waker, grace: i64) {
         for id in self.ids() {
-            let (services, waker, container) = (services.clone(), waker.clone(), id.clone());
+            let services = services.clone();
+            let waker = waker.clone();
+            let container = id.clone();
             let task = tokio::spawn(async move {
                 call_runtime(&services, &container, grace).await;
                 waker.wake();

@@ -87,7 +87,8 @@ mod tests {
     #[test]
     fn the_file_first_then_the_log_of_a_failure() {
         let root = tempfile::tempdir().unwrap();
-        let (file, log) = (root.path().join("message"), root.path().join("0.log"));
+        let file = root.path().join("message");
+        let log = root.path().join("0.log");
         fs::write(&log, "2026-01-02T03:04:05.000000006Z stderr F boom\n").unwrap();
         assert_eq!(read(&file, &log, true, true), "boom\n");
         assert_eq!(read(&file, &log, false, true), "");

@@ -477,7 +477,8 @@ impl Worker {
             precondition_uid: Some(uid.to_owned()),
             ..DeleteOptions::default()
         };
-        let (namespace, name) = (spec::namespace(&self.pod), spec::name(&self.pod));
+        let namespace = spec::namespace(&self.pod);
+        let name = spec::name(&self.pod);
         match self.services.api.client.delete::<Pod>(namespace, name, &options).await {
             Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error.into()),
             _ => Ok(()),

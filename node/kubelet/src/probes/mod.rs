@@ -233,8 +233,11 @@ impl Task {
             Outcome::Failure(_) => "failed",
             Outcome::Error(_) => "unknown",
         };
-        let (pod, container) = (&self.pod, self.container.name.as_str());
-        let (namespace, name, uid) = (spec::namespace(pod), spec::name(pod), spec::uid(pod));
+        let pod = &self.pod;
+        let container = self.container.name.as_str();
+        let namespace = spec::namespace(pod);
+        let name = spec::name(pod);
+        let uid = spec::uid(pod);
         let labels = [container, namespace, name, uid, self.kind.title(), result];
         self.runtime.metrics().count(&crate::metrics::PROBES, &labels);
     }

@@ -75,7 +75,8 @@ impl Access {
     }
 
     async fn of_token(&self, state: &State, token: &str) -> Option<User> {
-        let (key, now) = (<[u8; 32]>::from(Sha256::digest(token)), Instant::now());
+        let key = <[u8; 32]>::from(Sha256::digest(token));
+        let now = Instant::now();
         if let Some(known) = self.tokens.get(&key, now) {
             return known;
         }
@@ -96,7 +97,8 @@ impl Access {
         if trusted || state.services.config.access.always_allow {
             return Ok(());
         }
-        let (verb, subresources) = (verb(method), subresources(path));
+        let verb = verb(method);
+        let subresources = subresources(path);
         let mut failure = String::new();
         for subresource in &subresources {
             match self.may(state, user, verb, subresource).await {
@@ -116,7 +118,8 @@ impl Access {
         verb: &'static str,
         subresource: &'static str,
     ) -> Result<bool, corten_client::Error> {
-        let (key, now) = ((user.clone(), verb, subresource), Instant::now());
+        let key = (user.clone(), verb, subresource);
+        let now = Instant::now();
         if let Some(known) = self.reviews.get(&key, now) {
             return Ok(known);
         }

@@ -93,7 +93,9 @@ fn log_path(state: &State, view: &View, id: &str) -> Option<PathBuf> {
     if !instance.log_path.is_empty() {
         return Some(PathBuf::from(&instance.log_path));
     }
-    let (namespace, name, uid) = (spec::namespace(&view.pod), spec::name(&view.pod), spec::uid(&view.pod));
+    let namespace = spec::namespace(&view.pod);
+    let name = spec::name(&view.pod);
+    let uid = spec::uid(&view.pod);
     let directory = state.services.config.pod_log_dir(namespace, name, uid).join(&instance.name);
     Some(directory.join(format!("{}.log", instance.restart_count)))
 }

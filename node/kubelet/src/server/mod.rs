@@ -145,7 +145,8 @@ async fn serve_connection(state: Arc<State>, acceptor: tokio_rustls::TlsAcceptor
             slot.authenticated();
         }
         let service = service_fn(move |request| {
-            let (state, caller) = (state.clone(), caller.clone());
+            let state = state.clone();
+            let caller = caller.clone();
             async move {
                 let method = request.method().clone();
                 let response = handle(&state, &caller, request).await;

@@ -219,7 +219,8 @@ impl Writer {
 }
 
 fn encode(method: Method<'_>, arguments: &[Argument<'_>], serial: u32) -> Vec<u8> {
-    let (mut body, mut signature) = (Writer::default(), String::new());
+    let mut body = Writer::default();
+    let mut signature = String::new();
     for argument in arguments {
         match argument {
             Argument::Text(text) => (body.text(text), signature.push('s')),
@@ -251,7 +252,8 @@ pub(crate) fn message_length(bytes: &[u8]) -> io::Result<Option<usize>> {
         return Err(invalid("the bus speaks another dialect"));
     }
     let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]) as usize;
-    let (body, fields) = (number(4), number(12));
+    let body = number(4);
+    let fields = number(12);
     if body > MAX_MESSAGE || fields > MAX_MESSAGE {
         return Err(invalid("a message is too long"));
     }

@@ -80,7 +80,8 @@ pub fn network(time: Time) -> Option<NetworkStats> {
 pub(crate) fn default_interface(routes: &str) -> Option<String> {
     let mut lines = routes.lines().skip(1).map(|line| line.split_whitespace());
     lines.find_map(|mut fields| {
-        let (name, destination) = (fields.next()?, fields.next()?);
+        let name = fields.next()?;
+        let destination = fields.next()?;
         (destination == "00000000").then(|| name.to_owned())
     })
 }

@@ -66,7 +66,8 @@ fn is_better(
     if preferred {
         return narrower;
     }
-    let (count, best_count) = (nodes.count_ones(), best.count_ones());
+    let count = nodes.count_ones();
+    let best_count = best.count_ones();
     match best_count.cmp(&widest) {
         std::cmp::Ordering::Greater => narrower,
         std::cmp::Ordering::Equal => count == widest && narrower,

@@ -249,7 +249,8 @@ fn project_keys(
 
 /// Returns the ConfigMaps and Secrets whose changes the pod's volumes must show.
 pub fn references(pod: &Pod) -> (Vec<String>, Vec<String>) {
-    let (mut config_maps, mut secrets) = (Vec::new(), Vec::new());
+    let mut config_maps = Vec::new();
+    let mut secrets = Vec::new();
     for volume in spec::spec(pod).volumes.iter().flatten() {
         config_maps.extend(volume.config_map.as_ref().map(|source| source.name.clone()));
         secrets.extend(volume.secret.as_ref().and_then(|source| source.secret_name.clone()));

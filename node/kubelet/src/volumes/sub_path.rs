@@ -88,8 +88,10 @@ mod tests {
 
     #[test]
     fn a_link_that_is_swapped_in_never_leads_out() {
-        let (volume, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let (data, link) = (volume.path().join("data"), volume.path().join("link"));
+        let volume = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        let data = volume.path().join("data");
+        let link = volume.path().join("link");
         fs::create_dir(&data).unwrap();
         std::os::unix::fs::symlink(outside.path(), &link).unwrap();
         let stop = AtomicBool::new(false);
@@ -103,7 +105,8 @@ mod tests {
             });
             // The link may stay for as long as the other thread does not run, so the test ends after some attempts met
             // the directory.
-            let (mut inside, mut escaped) = (0, None);
+            let mut inside = 0;
+            let mut escaped = None;
             for attempt in 0..300_000 {
                 let path = format!("data/new-{attempt}/deep");
                 let Ok(found) = open_or_create(volume.path(), Path::new(&path)) else {

@@ -182,7 +182,8 @@ impl FakeApi {
         let mark = query
             .contains("sendInitialEvents=true")
             .then_some(WatchEvent::Bookmark { revision, initial_events_end: true });
-        let (collection, query) = (collection.to_owned(), query.to_owned());
+        let collection = collection.to_owned();
+        let query = query.to_owned();
         let rest = changes.filter_map(move |change| {
             let event = change
                 .ok()

@@ -11,7 +11,8 @@ use super::conditions::is_owned;
 /// Returns the patch for `pods/status`, or `None` if nothing changed. The uid makes it fail on another pod with the
 /// same name.
 pub fn status_patch(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Value> {
-    let (old, new) = (fields(old), fields(new));
+    let old = fields(old);
+    let new = fields(new);
     let mut changed = Map::new();
     for (name, value) in &new {
         let before = old.get(name);

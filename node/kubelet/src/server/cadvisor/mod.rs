@@ -102,7 +102,8 @@ struct Row {
 
 pub async fn page(state: &Arc<State>) -> Response<Body> {
     let rows = rows(state).await;
-    let (cgroups, host) = (state.services.resources.cgroups.clone(), Host::read(&state.services.config));
+    let cgroups = state.services.resources.cgroups.clone();
+    let host = Host::read(&state.services.config);
     let written = tokio::task::spawn_blocking(move || write(&rows, &cgroups, &host)).await;
     match written {
         Ok(page) => text(StatusCode::OK, &page),
@@ -128,7 +129,8 @@ async fn rows(state: &Arc<State>) -> Vec<Row> {
         stats.filter_map(|container| Some((container.id.as_str(), container.rootfs.as_ref()?))).collect();
     for view in state.views.all() {
         let cgroup = resources::pod_cgroup(&state.services.config.cgroup_root, &view.pod);
-        let (namespace, pod) = (spec::namespace(&view.pod).to_owned(), spec::name(&view.pod).to_owned());
+        let namespace = spec::namespace(&view.pod).to_owned();
+        let pod = spec::name(&view.pod).to_owned();
         for instance in view.observed.running() {
             rows.push(Row {
                 cgroup: format!("{cgroup}/{}", instance.id),
@@ -270,7 +272,8 @@ mod tests {
 
     #[test]
     fn both_versions_of_cgroups_say_the_same() {
-        let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let old = tempfile::tempdir().unwrap();
+        let new = tempfile::tempdir().unwrap();
         let old = check(
             old.path(),
             &[

@@ -17,7 +17,8 @@ pub(super) fn figures(read: Read<'_>, row: &Row, list: &mut Vec<Figure>) {
     let own = read("memory", "cgroup.procs").unwrap_or_default();
     let pids: Vec<&str> = own.lines().collect();
     let Some(first) = pids.first().filter(|_| !row.name.is_empty()) else { return };
-    let (mut open, mut sockets) = (0.0, 0.0);
+    let mut open = 0.0;
+    let mut sockets = 0.0;
     for pid in &pids {
         for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
             open += 1.0;

@@ -149,7 +149,8 @@ impl Steps<'_> {
             self.give_to_group(&target)?;
         }
         let path = if self.source.block { device_at(&target)? } else { target.clone() };
-        let (driver, handle) = (self.source.driver.clone(), self.source.handle.clone());
+        let driver = self.source.driver.clone();
+        let handle = self.source.handle.clone();
         let published = Published { driver, handle, path: target.clone(), staging: staging.clone(), usage: Vec::new() };
         self.csi.lock().published.entry(key).or_insert(published);
         if let Some((claim, volume)) = request.bound {

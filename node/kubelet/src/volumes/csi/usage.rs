@@ -59,7 +59,8 @@ impl Csi {
         let usage = &state.published.get(&(pod_uid.to_owned(), volume.to_owned()))?.usage;
         let of = |unit: Unit| usage.iter().find(|usage| usage.unit == unit as i32);
         let number = |value: i64| u64::try_from(value).ok();
-        let (bytes, inodes) = (of(Unit::Bytes)?, of(Unit::Inodes));
+        let bytes = of(Unit::Bytes)?;
+        let inodes = of(Unit::Inodes);
         Some(FsStats {
             time,
             available_bytes: number(bytes.available),
