@@ -39,12 +39,14 @@ pub fn start(cluster: &Cluster, pki: &Pki, api: &Arc<ApiServer>, tasks: &mut Tas
     let clients = clients(api.clone(), metrics.clone());
     let manager = clients(MANAGER);
     tasks.spawn("controller-manager", corten_controllers::run(config, clients, tasks.shutdown()));
-    show(pki, (MANAGER, MANAGER_PORT), manager, endpoint::page(metrics), tasks)?;
+    let shown = Shown { name: MANAGER, port: MANAGER_PORT, client: manager, metrics: endpoint::page(metrics) };
+    show(pki, shown, tasks)?;
     if let Some(config) = &cluster.scheduler {
         let scheduler = api.client("system:kube-scheduler", &[]);
         let counted = config.metrics.clone();
         let page = Box::new(move || counted.render());
-        show(pki, ("kube-scheduler", SCHEDULER_PORT), scheduler.clone(), page, tasks)?;
+        let client = scheduler.clone();
+        show(pki, Shown { name: "kube-scheduler", port: SCHEDULER_PORT, client, metrics: page }, tasks)?;
         tasks.spawn("scheduler", schedule(config.clone(), scheduler, tasks.shutdown()));
     }
     Ok(())
@@ -88,18 +90,21 @@ async fn schedule(
     }
 }
 
-/// Serves a component's health and metrics to this machine, at upstream's port. A port that another cluster of the
-/// machine uses is no reason to fail.
-fn show(
-    pki: &Pki,
-    (name, port): (&'static str, u16),
+/// A component whose health and metrics are served.
+struct Shown {
+    name: &'static str,
+    port: u16,
     client: Client,
     metrics: endpoint::Page,
-    tasks: &mut Tasks,
-) -> Result<()> {
+}
+
+/// Serves a component's health and metrics to this machine, at upstream's port. A port that another cluster of the
+/// machine uses is no reason to fail.
+fn show(pki: &Pki, shown: Shown, tasks: &mut Tasks) -> Result<()> {
+    let Shown { name, port, client, metrics } = shown;
     let names = vec![name.to_owned(), "localhost".to_owned(), "127.0.0.1".to_owned()];
     let identity = pki.cluster.issue(&Leaf { common_name: name, organizations: &[], names })?;
-    let shown = Endpoint {
+    let endpoint = Endpoint {
         address: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port),
         identity: Some((identity.certificate, identity.key)),
         client_ca: Some(pki.cluster.certificate.clone()),
@@ -110,7 +115,7 @@ fn show(
     };
     let shutdown = tasks.shutdown();
     tasks.spawn("secure port", async move {
-        if let Err(error) = endpoint::serve(shown, shutdown.clone()).await {
+        if let Err(error) = endpoint::serve(endpoint, shutdown.clone()).await {
             tracing::info!("{name} does not show its metrics: {error:#}");
             shutdown.cancelled().await;
         }

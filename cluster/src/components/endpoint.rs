@@ -146,7 +146,7 @@ async fn answer(endpoint: &Endpoint, user: Option<User>, request: Request<Incomi
     };
     let Some(user) = user else { return text(StatusCode::UNAUTHORIZED, "Unauthorized".to_owned()) };
     if !may_get(endpoint, &user, path).await {
-        let why = format!("forbidden: User {:?} cannot get path {path:?}", user.0);
+        let why = format!("forbidden: User {:?} cannot get path {path:?}", user.name);
         return text(StatusCode::FORBIDDEN, why);
     }
     match path {
@@ -179,8 +179,12 @@ fn health(path: &str, checks: &[Check], counts: &HealthChecks, verbose: bool) ->
     text(if well { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR }, body)
 }
 
-/// The name and the groups of a user.
-type User = (String, Vec<String>);
+/// A user of the endpoint.
+#[derive(Clone)]
+struct User {
+    name: String,
+    groups: Vec<String>,
+}
 
 /// Returns the user of a certificate.
 fn user_of(certificate: &[u8]) -> Option<User> {
@@ -188,7 +192,7 @@ fn user_of(certificate: &[u8]) -> Option<User> {
     let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| attribute.as_str().ok().map(str::to_owned);
     let name = certificate.subject().iter_common_name().next().and_then(text)?;
     let groups = certificate.subject().iter_organization().filter_map(text);
-    Some((name, groups.chain(["system:authenticated".to_owned()]).collect()))
+    Some(User { name, groups: groups.chain(["system:authenticated".to_owned()]).collect() })
 }
 
 /// Returns the user of the token, or the anonymous user without one. A token that the API server does not know is
@@ -196,21 +200,22 @@ fn user_of(certificate: &[u8]) -> Option<User> {
 async fn authenticate(endpoint: &Endpoint, request: &Request<Incoming>) -> Option<User> {
     let value = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let Some((_, token)) = value.and_then(|value| value.split_once(' ')) else {
-        return Some(("system:anonymous".to_owned(), vec!["system:unauthenticated".to_owned()]));
+        let groups = vec!["system:unauthenticated".to_owned()];
+        return Some(User { name: "system:anonymous".to_owned(), groups });
     };
     let spec = TokenReviewSpec { token: token.trim().to_owned(), ..TokenReviewSpec::default() };
     let review = endpoint.client.create(&TokenReview { spec, ..TokenReview::default() }).await.ok()?;
     let status = review.status.filter(|status| status.authenticated == Some(true))?;
     let user = status.user?;
-    Some((user.username.unwrap_or_default(), user.groups.unwrap_or_default()))
+    Some(User { name: user.username.unwrap_or_default(), groups: user.groups.unwrap_or_default() })
 }
 
-async fn may_get(endpoint: &Endpoint, (name, groups): &User, path: &str) -> bool {
+async fn may_get(endpoint: &Endpoint, user: &User, path: &str) -> bool {
     let attributes = NonResourceAttributes { path: Some(path.to_owned()), verb: Some("get".to_owned()) };
     let review = SubjectAccessReview {
         spec: SubjectAccessReviewSpec {
-            user: Some(name.clone()),
-            groups: Some(groups.clone()),
+            user: Some(user.name.clone()),
+            groups: Some(user.groups.clone()),
             non_resource_attributes: Some(attributes),
             ..SubjectAccessReviewSpec::default()
         },

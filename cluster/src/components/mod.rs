@@ -68,13 +68,11 @@ pub async fn server(cluster: Cluster, progress: Progress, shutdown: Cancellation
     clients.spawn("addons", addons::run(admin, caches.clone(), cluster.clone(), shutdown.clone()));
 
     let further = further_nodes::start(&cluster, &pki, &mut clients).await?;
-    let mut names = vec![cluster.node.name.clone()];
-    names.extend(further);
+    let mut nodes = vec![cluster.node.name.clone()];
+    nodes.extend(further);
     let domain = cluster.node.cluster_domain.clone();
-    clients.spawn(
-        "readiness",
-        readiness::report(caches, names, (domain, cluster.node.network_backend), (progress, started), shutdown.clone()),
-    );
+    let starting = readiness::Starting { nodes, domain, backend: cluster.node.network_backend, started };
+    clients.spawn("readiness", readiness::report(caches, starting, progress, shutdown.clone()));
 
     let ended = foundation.shutdown();
     let outcome = tokio::select! {

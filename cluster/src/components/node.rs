@@ -143,7 +143,8 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
         proxy.cgroup = Some(pods_cgroup(&node.directories)?);
     }
     tasks.spawn("proxy", corten_proxy::run(proxy, identities.proxy, shutdown.clone()));
-    let clients = (identities.network, identities.dns, identities.kubelet.client);
+    let clients =
+        NetworkClients { network: identities.network, dns: identities.dns, kubelet: identities.kubelet.client };
     tasks.spawn("network", network_and_dns(node, network, clients, resolver, shutdown));
     Ok(())
 }
@@ -156,15 +157,24 @@ fn pods_cgroup(directories: &Directories) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The clients of the pod network and of DNS.
+struct NetworkClients {
+    network: Client,
+    dns: Client,
+    /// Writes the node's own object.
+    kubelet: Client,
+}
+
 /// Starts the parts that need the node's pod CIDR: the pod network with its policies, the routes to other nodes, and
 /// DNS, which listens on the CIDR's gateway.
 async fn network_and_dns(
     node: Node,
     plugged: Arc<Plugged>,
-    (network, dns, own): (Client, Client, Client),
+    clients: NetworkClients,
     resolver: HostResolver,
     shutdown: CancellationToken,
 ) -> Result<()> {
+    let NetworkClients { network, dns, kubelet } = clients;
     let cluster_cidrs = cidrs(&node.cluster_cidr).context("the cluster's pod range is not valid")?;
     let own_network = node.network_backend.own().is_some();
     if own_network {
@@ -197,7 +207,7 @@ async fn network_and_dns(
             service_cidrs: cidrs(&node.service_cidr).context("the Service range is not valid")?,
             api_servers: node.api_servers.clone(),
         };
-        tasks.spawn("routes", corten_network::routes::run(routes, network.clone(), own, tasks.shutdown()));
+        tasks.spawn("routes", corten_network::routes::run(routes, network.clone(), kubelet, tasks.shutdown()));
     } else {
         plugged.start_plugins(&node).await?;
     }

@@ -26,17 +26,20 @@ const FIRST_PATIENCE: Duration = Duration::from_millis(50);
 /// The time limit until DNS knows its first name.
 const BOUND: Duration = Duration::from_secs(600);
 
-/// Reports each milestone: the nodes, then DNS, then the cluster. `started` is a time before the first kubelet of this
-/// run, whose Lease may exist before this function checks.
-pub async fn report(
-    caches: Caches,
-    names: Vec<String>,
-    (domain, backend): (String, NetworkBackend),
-    (progress, started): (Progress, Timestamp),
-    shutdown: CancellationToken,
-) -> Result<()> {
+/// The cluster whose readiness is reported.
+pub struct Starting {
+    /// The names of all nodes.
+    pub nodes: Vec<String>,
+    pub domain: String,
+    pub backend: NetworkBackend,
+    /// A time before the first kubelet of this run, whose Lease may exist before the first check.
+    pub started: Timestamp,
+}
+
+/// Reports each milestone: the nodes, then DNS, then the cluster.
+pub async fn report(caches: Caches, starting: Starting, progress: Progress, shutdown: CancellationToken) -> Result<()> {
     let nodes = tokio::select! {
-        nodes = all_ready(&caches, &names, started) => nodes,
+        nodes = all_ready(&caches, &starting.nodes, starting.started) => nodes,
         () = shutdown.cancelled() => return Ok(()),
     };
     progress.reached("node");
@@ -44,10 +47,10 @@ pub async fn report(
         () = default_account(&caches) => {}
         () = shutdown.cancelled() => return Ok(()),
     }
-    let first = nodes.first().and_then(|node| dns_of(node, backend).first().copied());
+    let first = nodes.first().and_then(|node| dns_of(node, starting.backend).first().copied());
     let first = first.context("the node has no pod range")?;
     tokio::select! {
-        answer = answers(first, &domain) => answer?,
+        answer = answers(first, &starting.domain) => answer?,
         () = shutdown.cancelled() => return Ok(()),
     }
     progress.reached("dns");

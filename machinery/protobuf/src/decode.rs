@@ -205,7 +205,7 @@ pub fn message(messages: &Messages, name: &str, bytes: &[u8], depth: usize) -> R
     let fields = messages.get(name).ok_or_else(|| Error::UnknownType(name.to_owned()))?;
     let mut object = Map::new();
     // The value of a message that stands for one of several types, if it is not an object.
-    let mut value = None;
+    let mut decoded = None;
     let mut reader = Reader::new(name.rsplit('.').next().unwrap_or(name), bytes);
     while let Some((number, raw)) = reader.next()? {
         let Some(field) = fields.iter().find(|f| f.number == number) else { continue };
@@ -214,15 +214,15 @@ pub fn message(messages: &Messages, name: &str, bytes: &[u8], depth: usize) -> R
         }
         if field.name.is_empty() {
             match (field.shape, value(messages, field, raw, depth)?) {
-                (Shape::Repeated, element) => match &mut value {
+                (Shape::Repeated, element) => match &mut decoded {
                     Some(Value::Array(list)) => list.push(element),
-                    _ => value = Some(json!([element])),
+                    _ => decoded = Some(json!([element])),
                 },
                 (_, Value::Object(inlined)) => {
                     object.extend(inlined);
-                    value = None;
+                    decoded = None;
                 }
-                (_, other) => value = Some(other),
+                (_, other) => decoded = Some(other),
             }
             continue;
         }
@@ -250,7 +250,7 @@ pub fn message(messages: &Messages, name: &str, bytes: &[u8], depth: usize) -> R
             }
         }
     }
-    Ok(value.unwrap_or(Value::Object(object)))
+    Ok(decoded.unwrap_or(Value::Object(object)))
 }
 
 /// Returns the wire type of a field.

@@ -62,28 +62,35 @@ fn rules(facts: &Facts) -> Vec<Value> {
     rules.cloned().unwrap_or_default()
 }
 
-/// The requests that an attacker makes first: group, resource and verb.
-const CONCERNS: [(&str, &str, &str); 9] = [
-    ("", "secrets", "get"),
-    ("", "pods", "create"),
-    ("", "pods/exec", "create"),
-    ("", "pods/portforward", "create"),
-    ("", "nodes/proxy", "get"),
-    ("apps", "deployments", "patch"),
-    ("rbac.authorization.k8s.io", "clusterrolebindings", "create"),
-    ("authentication.k8s.io", "tokenreviews", "create"),
-    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "create"),
+/// A request that the audit log must have.
+struct Concern {
+    group: &'static str,
+    resource: &'static str,
+    verb: &'static str,
+}
+
+/// The requests that an attacker makes first.
+const CONCERNS: [Concern; 9] = [
+    Concern { group: "", resource: "secrets", verb: "get" },
+    Concern { group: "", resource: "pods", verb: "create" },
+    Concern { group: "", resource: "pods/exec", verb: "create" },
+    Concern { group: "", resource: "pods/portforward", verb: "create" },
+    Concern { group: "", resource: "nodes/proxy", verb: "get" },
+    Concern { group: "apps", resource: "deployments", verb: "patch" },
+    Concern { group: "rbac.authorization.k8s.io", resource: "clusterrolebindings", verb: "create" },
+    Concern { group: "authentication.k8s.io", resource: "tokenreviews", verb: "create" },
+    Concern { group: "admissionregistration.k8s.io", resource: "mutatingwebhookconfigurations", verb: "create" },
 ];
 
 fn concerns(facts: &Facts) -> Outcome {
     let rules = rules(facts);
     let missing = CONCERNS.iter().filter(|concern| !is_written(&rules, concern));
-    let missing = missing.map(|(_, resource, verb)| format!("{verb} of {resource} is not written"));
+    let missing = missing.map(|Concern { resource, verb, .. }| format!("{verb} of {resource} is not written"));
     Outcome::of(missing.collect(), "every one of them is written")
 }
 
 /// Reports whether the first matching rule for all users has a level.
-fn is_written(rules: &[Value], concern: &(&str, &str, &str)) -> bool {
+fn is_written(rules: &[Value], concern: &Concern) -> bool {
     let first = rules.iter().find(|rule| is_for_all_users(rule) && matches(rule, concern));
     first.is_some_and(|rule| rule["level"] != "None")
 }
@@ -93,7 +100,8 @@ fn is_for_all_users(rule: &Value) -> bool {
     is_empty("users") && is_empty("userGroups") && is_empty("namespaces") && is_empty("nonResourceURLs")
 }
 
-fn matches(rule: &Value, (group, resource, verb): &(&str, &str, &str)) -> bool {
+fn matches(rule: &Value, concern: &Concern) -> bool {
+    let Concern { group, resource, verb } = concern;
     let has = |list: &Value, word: &str| {
         let words = list.as_array().filter(|words| !words.is_empty());
         words.is_none_or(|words| words.iter().any(|known| known == "*" || known == word))

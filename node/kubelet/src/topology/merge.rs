@@ -15,59 +15,62 @@ pub(super) fn merge(policy: Policy, machine: &Machine, resources: &[Vec<Hint>]) 
             hints.retain(|hint| hint.preferred && hint.nodes.is_none_or(|nodes| nodes.count_ones() == 1));
         }
     }
-    let mut best = None;
+    let mut best: Option<Merged> = None;
     // If no manager needs more than this many NUMA nodes, a hint with as many is better than a wider or a narrower one.
     let widest = resources.iter().filter_map(|hints| narrowest(hints)).max().unwrap_or(0);
     permute(&resources, &mut Vec::new(), &mut |chosen| {
         let merged = intersect(all, chosen);
-        if merged.0 != 0 && best.is_none_or(|best| is_better(machine, merged, best, widest)) {
+        if merged.nodes != 0 && best.is_none_or(|best| is_better(machine, merged, best, widest)) {
             best = Some(merged);
         }
     });
-    let (nodes, preferred) = best.unwrap_or((all, false));
+    let Merged { nodes, preferred } = best.unwrap_or(Merged { nodes: all, preferred: false });
     let nodes = (policy != Policy::SingleNumaNode || nodes != all).then_some(nodes);
     (policy == Policy::BestEffort || preferred).then_some(Hint { nodes, preferred })
 }
 
+/// The intersection of one hint for each resource.
+#[derive(Clone, Copy)]
+struct Merged {
+    nodes: Nodes,
+    preferred: bool,
+}
+
 /// Calls the function with every choice of one hint for each resource.
-fn permute(resources: &[Vec<Hint>], chosen: &mut Vec<Hint>, tell: &mut dyn FnMut(&[Hint])) {
-    let Some((first, rest)) = resources.split_first() else { return tell(chosen) };
+fn permute(resources: &[Vec<Hint>], chosen: &mut Vec<Hint>, visit: &mut dyn FnMut(&[Hint])) {
+    let Some((first, rest)) = resources.split_first() else { return visit(chosen) };
     for hint in first {
         chosen.push(*hint);
-        permute(rest, chosen, tell);
+        permute(rest, chosen, visit);
         chosen.pop();
     }
 }
 
 /// Returns the intersection of the hints; it is preferred only if all hints have the same NUMA nodes and prefer them.
-fn intersect(all: Nodes, hints: &[Hint]) -> (Nodes, bool) {
+fn intersect(all: Nodes, hints: &[Hint]) -> Merged {
     let mut named = hints.iter().filter_map(|hint| hint.nodes);
     let first = named.clone().next();
     let agreed = named.all(|nodes| Some(nodes) == first);
     let nodes = hints.iter().filter_map(|hint| hint.nodes).fold(all, |nodes, other| nodes & other);
-    (nodes, agreed && hints.iter().all(|hint| hint.preferred))
+    Merged { nodes, preferred: agreed && hints.iter().all(|hint| hint.preferred) }
 }
 
 fn narrowest(hints: &[Hint]) -> Option<u32> {
     hints.iter().filter_map(|hint| hint.nodes).map(Nodes::count_ones).min()
 }
 
-fn is_better(
-    machine: &Machine,
-    (nodes, preferred): (Nodes, bool),
-    (best, best_preferred): (Nodes, bool),
-    widest: u32,
-) -> bool {
+/// Reports whether a merged hint is better than the best one so far.
+fn is_better(machine: &Machine, merged: Merged, best: Merged, widest: u32) -> bool {
     let size = |nodes: Nodes| (nodes.count_ones(), machine.spread(nodes), nodes);
-    let narrower = size(nodes) < size(best);
-    if preferred != best_preferred {
-        return preferred;
+    let narrower = size(merged.nodes) < size(best.nodes);
+    if merged.preferred != best.preferred {
+        return merged.preferred;
     }
-    if preferred {
+    if merged.preferred {
         return narrower;
     }
-    let count = nodes.count_ones();
-    let best_count = best.count_ones();
+    let count = merged.nodes.count_ones();
+    let best_count = best.nodes.count_ones();
     match best_count.cmp(&widest) {
         std::cmp::Ordering::Greater => narrower,
         std::cmp::Ordering::Equal => count == widest && narrower,
