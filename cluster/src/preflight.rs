@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_somebody_else_is_refused() {
+    fn a_directory_of_another_program_is_refused() {
         let (_dir, directories) = directories();
         std::fs::create_dir_all(&directories.data).unwrap();
         std::fs::write(directories.data.join("thesis.txt"), "").unwrap();

@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_is_told_in_upstreams_words_and_settles() {
+    fn conditions_have_upstreams_words_and_settle() {
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let mut content = Content::default();
         content.remaining.insert("pods.".to_owned(), 2);

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn use_is_told_once_and_follows_what_is_there() {
+    fn usage_is_written_once_and_follows_the_objects() {
         let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"namespace": "default", "name": "q"}, "spec": {"hard": {"pods": "2", "count/widgets.example.com": "1"}}});
         let pods = (
             Resource::new("", "v1", "pods", true),

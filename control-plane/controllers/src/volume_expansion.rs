@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_grew_is_told_for_whom_it_waits() {
+    fn a_larger_claim_gets_an_event_about_its_resizer() {
         for (request, expected) in [("2Gi", 1), ("1Gi", 0)] {
             let mut model = Model::default();
             model.put(claim(request));

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn both_families_have_their_slice_and_bad_addresses_are_told() {
+    fn both_families_have_their_slice_and_invalid_addresses_get_an_event() {
         let mut model = Model::default();
         model.put(service(Value::Null));
         model.put(endpoints(

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_told_once() {
+    fn a_node_is_annotated_once() {
         let mut model = Model::default();
         model.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}));
         assert_eq!(converges(&TtlController, &mut model, "", "n"), 1);
