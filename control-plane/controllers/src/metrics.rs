@@ -34,12 +34,12 @@ static AGE_RATIO: [f64; 6] = exponential(0.25, 2.0);
 static PER_SYNC: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 pub static JOB_SYNCS: Family =
-    counter("job_controller_job_syncs_total", &["completion_mode", "result", "action"], "Looks at Jobs.");
+    counter("job_controller_job_syncs_total", &["completion_mode", "result", "action"], "Number of Job syncs.");
 pub static JOB_SYNC_SECONDS: Family = histogram(
     "job_controller_job_sync_duration_seconds",
     &SYNC_SECONDS,
     &["completion_mode", "result", "action"],
-    "How long looks at Jobs took.",
+    "Duration of Job syncs.",
 );
 pub static JOBS_FINISHED: Family =
     counter("job_controller_jobs_finished_total", &["completion_mode", "result", "reason"], "Jobs that ended.");
@@ -58,18 +58,18 @@ pub static JOB_INDEXES_FINISHED: Family = counter(
 pub static JOB_FAILURES_HANDLED: Family = counter(
     "job_controller_pod_failures_handled_by_failure_policy_total",
     &["action"],
-    "Failures of pods that a rule of their Job's pod failure policy was for.",
+    "Number of pod failures that a rule of the pod failure policy matched.",
 );
 pub static JOB_PODS_HELD: Family = counter(
     "job_controller_terminated_pods_tracking_finalizer_total",
     &["event"],
-    "Ended pods of Jobs that are held until they are counted: found and let go.",
+    "Number of terminated pods with the tracking finalizer: added and removed.",
 );
 pub static DELETION_AGE_RATIO: Family = histogram(
     "replicaset_controller_sorting_deletion_age_ratio",
     &AGE_RATIO,
     &[],
-    "The age of ready pods that were given up, to that of the youngest there was.",
+    "Ratio of the age of a deleted ready pod to that of the youngest pod.",
 );
 pub static CRON_SKEW: Family = histogram(
     "cronjob_controller_job_creation_skew_duration_seconds",
@@ -81,61 +81,64 @@ pub static TTL_DELETION: Family = histogram(
     "ttl_after_finished_controller_job_deletion_duration_seconds",
     &TTL_SECONDS,
     &[],
-    "How long after the end of its time to live a Job was deleted.",
+    "Seconds from the end of the Job's TTL until its deletion.",
 );
 pub static PODS_COLLECTED: Family = counter(
     "pod_gc_collector_force_delete_pods_total",
     &["namespace", "reason"],
-    "Pods that were deleted because nobody else would.",
+    "Number of pods that the pod garbage collector deleted by force.",
 );
-pub static TAINT_DELETIONS: Family =
-    counter("taint_eviction_controller_pod_deletions_total", &[], "Pods that a taint of their node drove away.");
+pub static TAINT_DELETIONS: Family = counter(
+    "taint_eviction_controller_pod_deletions_total",
+    &[],
+    "Number of pods deleted because of a taint of their node.",
+);
 pub static TAINT_DELETION_SECONDS: Family = histogram(
     "taint_eviction_controller_pod_deletion_duration_seconds",
     &EVICTION_SECONDS,
     &[],
-    "How long after a taint took effect a pod was deleted.",
+    "Seconds from the moment when a taint takes effect until the deletion of the pod.",
 );
 pub static DEVICE_DELETIONS: Family = counter(
     "device_taint_eviction_controller_pod_deletions_total",
     &[],
-    "Pods that a taint of one of their devices drove away.",
+    "Number of pods deleted because of a taint of one of their devices.",
 );
 pub static DEVICE_DELETION_SECONDS: Family = histogram(
     "device_taint_eviction_controller_pod_deletion_duration_seconds",
     &EVICTION_SECONDS,
     &[],
-    "How long after a taint of a device took effect a pod was deleted.",
+    "Seconds from the moment when a device taint takes effect until the deletion of the pod.",
 );
 pub static SLICE_SYNCS: Family =
-    counter("endpoint_slice_controller_syncs", &["result"], "Looks at the endpoints of Services.");
+    counter("endpoint_slice_controller_syncs", &["result"], "Number of EndpointSlice syncs.");
 pub static SLICE_CHANGES: Family =
-    counter("endpoint_slice_controller_changes", &["operation"], "EndpointSlices that were written.");
+    counter("endpoint_slice_controller_changes", &["operation"], "Number of EndpointSlice changes.");
 pub static SLICES_PER_SYNC: Family = histogram(
     "endpoint_slice_controller_endpointslices_changed_per_sync",
     &PER_SYNC,
     &["topology", "traffic_distribution"],
-    "How many EndpointSlices a look at a Service changed.",
+    "Number of EndpointSlices changed on each Service sync.",
 );
-pub static SLICES: Family = gauge("endpoint_slice_controller_num_endpoint_slices", &[], "EndpointSlices there are.");
+pub static SLICES: Family = gauge("endpoint_slice_controller_num_endpoint_slices", &[], "Number of EndpointSlices.");
 pub static SLICES_DESIRED: Family = gauge(
     "endpoint_slice_controller_desired_endpoint_slices",
     &[],
-    "EndpointSlices there would be if all were as full as can be.",
+    "Number of EndpointSlices that would exist with perfect allocation.",
 );
 pub static ENDPOINTS_DESIRED: Family =
-    gauge("endpoint_slice_controller_endpoints_desired", &[], "Endpoints there should be.");
+    gauge("endpoint_slice_controller_endpoints_desired", &[], "Number of desired endpoints.");
 pub static ENDPOINTS_ADDED: Family = histogram(
     "endpoint_slice_controller_endpoints_added_per_sync",
     &MANY,
     &[],
-    "How many endpoints a look at a Service added.",
+    "Number of endpoints added on each Service sync.",
 );
 pub static ENDPOINTS_REMOVED: Family = histogram(
     "endpoint_slice_controller_endpoints_removed_per_sync",
     &MANY,
     &[],
-    "How many endpoints a look at a Service removed.",
+    "Number of endpoints removed on each Service sync.",
 );
 pub static DISTRIBUTIONS: Family = gauge(
     "endpoint_slice_controller_services_count_by_traffic_distribution",
@@ -146,7 +149,7 @@ pub static MIRROR_SECONDS: Family = histogram(
     "endpoint_slice_mirroring_controller_endpoints_sync_duration",
     &MILLISECONDS,
     &[],
-    "How long looks at Endpoints took, in seconds.",
+    "Duration of Endpoints syncs in seconds.",
 );
 pub static MIRROR_CHANGES: Family = counter(
     "endpoint_slice_mirroring_controller_changes",
@@ -161,7 +164,7 @@ pub static EPHEMERAL_CLAIM_FAILURES: Family = counter(
     "Claims that could not be created for ephemeral volumes.",
 );
 pub static VOLUMES: Family =
-    gauge("pv_collector_total_pv_count", &["plugin_name", "volume_mode"], "PersistentVolumes there are.");
+    gauge("pv_collector_total_pv_count", &["plugin_name", "volume_mode"], "Number of PersistentVolumes.");
 pub static VOLUMES_BOUND: Family =
     gauge("pv_collector_bound_pv_count", &["storage_class"], "PersistentVolumes that are bound.");
 pub static VOLUMES_UNBOUND: Family =
@@ -179,39 +182,39 @@ pub static VOLUMES_ATTACHED: Family = gauge(
 pub static FORCED_DETACHES: Family = counter(
     "attach_detach_controller_attachdetach_controller_forced_detaches",
     &["reason"],
-    "Volumes that were taken from nodes which had not let go of them.",
+    "Number of volumes that were detached by force.",
 );
 pub static RANGES_GIVEN: Family = counter(
     "node_ipam_controller_cidrset_cidrs_allocations_total",
     &["clusterCIDR"],
-    "Ranges that were given to nodes.",
+    "Number of CIDRs allocated to nodes.",
 );
 pub static RANGES_USED: Family =
-    gauge("node_ipam_controller_cidrset_usage_cidrs", &["clusterCIDR"], "The part of all ranges that nodes have.");
+    gauge("node_ipam_controller_cidrset_usage_cidrs", &["clusterCIDR"], "Ratio of allocated CIDRs.");
 pub static SYNC_ERRORS: Family = counter(
     "garbagecollector_controller_resources_sync_error_total",
     &[],
-    "Attempts to learn which kinds there are that failed, if only in part.",
+    "Number of failed discoveries of resources, also partial ones.",
 );
 pub static ROOT_CA_SYNCS: Family =
-    counter("root_ca_cert_publisher_sync_total", &["code"], "Looks at the certificate of a namespace.");
+    counter("root_ca_cert_publisher_sync_total", &["code"], "Number of namespace syncs of the root CA certificate.");
 pub static ROOT_CA_SECONDS: Family = histogram(
     "root_ca_cert_publisher_sync_duration_seconds",
     &MILLISECONDS,
     &["code"],
-    "How long looks at the certificate of a namespace took.",
+    "Duration of namespace syncs of the root CA certificate.",
 );
 pub static NODE_SYNC_SECONDS: Family = histogram(
     "node_collector_update_node_health_duration_seconds",
     &NODE_SECONDS,
     &[],
-    "How long looks at the health of one node took.",
+    "Duration of the health check of one node.",
 );
 pub static ZONE_SIZE: Family = gauge("node_collector_zone_size", &["zone"], "Nodes by zone.");
 pub static ZONE_UNHEALTHY: Family =
     gauge("node_collector_unhealthy_nodes_in_zone", &["zone"], "Nodes that are not ready, by zone.");
 pub static EVICTIONS: Family =
-    counter("node_collector_evictions_total", &["zone"], "Nodes whose pods were driven away, by zone.");
+    counter("node_collector_evictions_total", &["zone"], "Number of nodes whose pods were evicted, by zone.");
 pub static CLAIMS_CREATED: Family = counter(
     "resourceclaim_controller_creates_total",
     &["status", "admin_access"],
@@ -220,30 +223,39 @@ pub static CLAIMS_CREATED: Family = counter(
 pub static CLAIMS: Family = gauge(
     "resourceclaim_controller_resource_claims",
     &["allocated", "admin_access", "source"],
-    "ResourceClaims there are.",
+    "Number of ResourceClaims.",
 );
-pub static RETROACTIVE_CLASSES: Family =
-    counter("retroactive_storageclass_total", &[], "Attempts to give claims the default class after they were made.");
-pub static RETROACTIVE_CLASS_ERRORS: Family =
-    counter("retroactive_storageclass_errors_total", &[], "Those of them that failed.");
+pub static RETROACTIVE_CLASSES: Family = counter(
+    "retroactive_storageclass_total",
+    &[],
+    "Number of attempts to set the default StorageClass of existing claims.",
+);
+pub static RETROACTIVE_CLASS_ERRORS: Family = counter(
+    "retroactive_storageclass_errors_total",
+    &[],
+    "Number of failed attempts to set the default StorageClass of existing claims.",
+);
 pub static SCALINGS: Family = counter(
     "horizontal_pod_autoscaler_controller_reconciliations_total",
     &["action", "error"],
-    "Looks at autoscalers, by what they did and what went wrong.",
+    "Number of HorizontalPodAutoscaler reconciliations, by action and error.",
 );
 pub static SCALING_SECONDS: Family = histogram(
     "horizontal_pod_autoscaler_controller_reconciliation_duration_seconds",
     &MILLISECONDS,
     &["action", "error"],
-    "How long looks at autoscalers took.",
+    "Duration of HorizontalPodAutoscaler reconciliations.",
 );
 pub static METRICS_EVALUATED: Family = counter(
     "horizontal_pod_autoscaler_controller_metric_computation_total",
     &["action", "error", "metric_type"],
-    "Metrics of autoscalers that were asked, by what each alone would do and what went wrong.",
+    "Number of metric computations, by action, error and metric type.",
 );
-pub static AUTOSCALERS: Family =
-    gauge("horizontal_pod_autoscaler_controller_num_horizontal_pod_autoscalers", &[], "Autoscalers there are.");
+pub static AUTOSCALERS: Family = gauge(
+    "horizontal_pod_autoscaler_controller_num_horizontal_pod_autoscalers",
+    &[],
+    "Number of HorizontalPodAutoscalers.",
+);
 pub static DESIRED_REPLICAS: Family = gauge(
     "horizontal_pod_autoscaler_controller_desired_replicas",
     &["namespace", "hpa_name"],
@@ -253,39 +265,41 @@ pub static METRIC_SECONDS: Family = histogram(
     "horizontal_pod_autoscaler_controller_metric_computation_duration_seconds",
     &MILLISECONDS,
     &["action", "error", "metric_type"],
-    "How long metrics of autoscalers took to ask.",
+    "Duration of metric computations.",
 );
-pub static ZONE_HEALTH: Family =
-    gauge("node_collector_zone_health", &["zone"], "The part of the nodes of a zone that is ready, in percent.");
+pub static ZONE_HEALTH: Family = gauge("node_collector_zone_health", &["zone"], "Percentage of ready nodes in a zone.");
 pub static RANGES_FREED: Family = counter(
     "node_ipam_controller_cidrset_cidrs_releases_total",
     &["clusterCIDR"],
-    "Ranges that nodes gave back when they went.",
+    "Number of CIDRs released by deleted nodes.",
 );
 /// Upstream's spelling.
-pub static RANGES_THERE: Family =
-    gauge("node_ipam_controller_cirdset_max_cidrs", &["clusterCIDR"], "Ranges there are for nodes.");
+pub static RANGES_THERE: Family = gauge(
+    "node_ipam_controller_cirdset_max_cidrs",
+    &["clusterCIDR"],
+    "Number of CIDRs that can be allocated to nodes.",
+);
 pub static RANGE_TRIES: Family = histogram(
     "node_ipam_controller_cidrset_allocation_tries_per_request",
     &FIVEFOLD,
     &["clusterCIDR"],
-    "How many ranges were taken already when one was looked for.",
+    "Number of CIDRs that were already allocated when one was searched.",
 );
 pub static FOREIGN_JOBS: Family = counter(
     "job_controller_jobs_by_external_controller_total",
     &["controller_name"],
-    "Jobs that somebody else manages.",
+    "Number of Jobs with an external controller.",
 );
 pub static PODS_NOT_COLLECTED: Family = counter(
     "pod_gc_collector_force_delete_pod_errors_total",
     &["namespace", "reason"],
-    "Pods that could not be deleted although nobody else would.",
+    "Number of errors when the pod garbage collector deleted pods by force.",
 );
 static MEMBERS_OF: [&str; 3] = ["statefulset_namespace", "statefulset_name", "pod_management_policy"];
 pub static MOST_UNAVAILABLE: Family = gauge(
     "statefulset_controller_statefulset_max_unavailable",
     &MEMBERS_OF,
-    "How many pods of a StatefulSet an update may make unavailable.",
+    "The maximum number of unavailable pods of a StatefulSet during an update.",
 );
 pub static UNAVAILABLE: Family = gauge(
     "statefulset_controller_statefulset_unavailable_replicas",
@@ -296,37 +310,37 @@ pub static MIRROR_SKIPPED: Family = histogram(
     "endpoint_slice_mirroring_controller_addresses_skipped_per_sync",
     &MANY,
     &[],
-    "How many addresses of Endpoints could not be mirrored.",
+    "Number of addresses skipped on each Endpoints sync because they are invalid or exceed the limit.",
 );
 pub static MIRROR_ADDED: Family = histogram(
     "endpoint_slice_mirroring_controller_endpoints_added_per_sync",
     &MANY,
     &[],
-    "How many endpoints a look at Endpoints added.",
+    "Number of endpoints added on each Endpoints sync.",
 );
 pub static MIRROR_UPDATED: Family = histogram(
     "endpoint_slice_mirroring_controller_endpoints_updated_per_sync",
     &MANY,
     &[],
-    "How many endpoints a look at Endpoints changed.",
+    "Number of endpoints updated on each Endpoints sync.",
 );
 pub static MIRROR_REMOVED: Family = histogram(
     "endpoint_slice_mirroring_controller_endpoints_removed_per_sync",
     &MANY,
     &[],
-    "How many endpoints a look at Endpoints removed.",
+    "Number of endpoints removed on each Endpoints sync.",
 );
 pub static MIRROR_ENDPOINTS: Family = gauge(
     "endpoint_slice_mirroring_controller_endpoints_desired",
     &[],
-    "Endpoints that there should be in mirrored EndpointSlices.",
+    "Number of desired endpoints in mirrored EndpointSlices.",
 );
 pub static MIRROR_SLICES: Family =
-    gauge("endpoint_slice_mirroring_controller_num_endpoint_slices", &[], "Mirrored EndpointSlices there are.");
+    gauge("endpoint_slice_mirroring_controller_num_endpoint_slices", &[], "Number of mirrored EndpointSlices.");
 pub static MIRROR_DESIRED: Family = gauge(
     "endpoint_slice_mirroring_controller_desired_endpoint_slices",
     &[],
-    "Mirrored EndpointSlices there would be if all were as full as can be.",
+    "Number of mirrored EndpointSlices that would exist with perfect allocation.",
 );
 
 /// The families without labels. They are exposed from the start, with the value zero.
@@ -366,7 +380,7 @@ pub fn begin(registry: &Registry) {
 }
 
 const fn skips(name: &'static str) -> Family {
-    counter(name, &["group", "resource"], "Looks that were put off because a cache did not show what had been written.")
+    counter(name, &["group", "resource"], "Number of reconciliations that were delayed because a cache was stale.")
 }
 
 static SKIPS: [(&str, Family); 5] = [

@@ -93,7 +93,7 @@ static PASSED_ON: Family = Family {
     name: "informer_processing_latency_seconds",
     kind: Kind::Histogram(&PASS_SECONDS),
     labels: &INFORMER,
-    help: "How long changes of a cache took to pass on.",
+    help: "Duration of the delivery of cache changes.",
 };
 static LEADER: Family = Family {
     name: "leader_election_master_status",

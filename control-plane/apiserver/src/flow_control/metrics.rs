@@ -24,7 +24,7 @@ pub fn render(out: &mut Exposition, control: &FlowControl) {
             }
         }
     };
-    family("dispatched_requests_total", "counter", "Requests that were given seats.", &|level| {
+    family("dispatched_requests_total", "counter", "Number of requests that got their seats.", &|level| {
         level.counts.iter().map(|(schema, counts)| (schema.clone(), "", counts.dispatched as f64)).collect()
     });
     family("rejected_requests_total", "counter", "Requests that were refused, by why.", &|level| {
