@@ -363,7 +363,8 @@ pub fn every_address(wanted: IpAddr, cluster_cidr: &str) -> IpAddr {
 /// Checks that this kernel supports the network backend.
 fn network_backend(flag: cli::NetworkBackend) -> Result<cli::NetworkBackend> {
     if flag == cli::NetworkBackend::Wireguard {
-        corten_network::wireguard::supported().context("--network-backend wireguard cannot be had here; take vxlan")?;
+        corten_network::wireguard::supported()
+            .context("--network-backend wireguard is not supported here; use vxlan")?;
     }
     Ok(flag)
 }
@@ -374,12 +375,12 @@ pub fn proxy_mode(flag: cli::ProxyMode) -> Result<corten_proxy::Mode> {
         cli::ProxyMode::Nftables => Ok(corten_proxy::Mode::Nftables),
         cli::ProxyMode::Iptables => Ok(corten_proxy::Mode::Iptables),
         cli::ProxyMode::Ipvs => {
-            corten_proxy::supports_ipvs().context("--proxy-mode ipvs cannot be had here; take nftables")?;
+            corten_proxy::supports_ipvs().context("--proxy-mode ipvs is not supported here; use nftables")?;
             Ok(corten_proxy::Mode::Ipvs)
         }
         cli::ProxyMode::Ebpf => {
             ensure!(cgroup2().is_some(), "--proxy-mode ebpf: no cgroup2 file system is mounted; take nftables");
-            corten_proxy::supports_sockets().context("--proxy-mode ebpf cannot be had here; take nftables")?;
+            corten_proxy::supports_sockets().context("--proxy-mode ebpf is not supported here; use nftables")?;
             Ok(corten_proxy::Mode::Ebpf)
         }
     }

@@ -132,7 +132,7 @@ fn parse(token: &str) -> Result<(&str, &str)> {
     let good = |text: &str, length: usize| text.len() == length && text.bytes().all(|byte| ALPHABET.contains(&byte));
     match token.split_once('.') {
         Some((id, secret)) if good(id, 6) && good(secret, 16) => Ok((id, secret)),
-        _ => bail!("{token:?} is no token: six and sixteen lower-case letters and digits with a dot between them"),
+        _ => bail!("{token:?} is no token: six and sixteen characters of a-z and 0-9 with a dot between them"),
     }
 }
 

@@ -89,7 +89,7 @@ pub async fn alone(cluster: Cluster, shutdown: CancellationToken) -> Result<()> 
     further_nodes::prepare(&cluster, &pki, &node.name, &node.directories, &node.addresses)?;
     let api = start(&cluster, &pki, store, &mut tasks).await?;
     let admin = api.client("system:admin", &["system:masters"]);
-    access::grant(&admin).await.context("the node's components cannot be given their rights")?;
+    access::grant(&admin).await.context("the roles of the node's components cannot be applied")?;
     joining::publish(&admin, &cluster, &pki).await.context("the cluster cannot be published to nodes that join")?;
     let caches = Caches::new(admin.clone(), shutdown.clone());
     tasks.spawn("addons", addons::run(admin, caches, cluster.clone(), shutdown));

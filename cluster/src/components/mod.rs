@@ -59,7 +59,7 @@ pub async fn server(cluster: Cluster, progress: Progress, shutdown: Cancellation
     progress.reached("controllers");
 
     let admin = api.client("system:admin", &["system:masters"]);
-    access::grant(&admin).await.context("the node's components cannot be given their rights")?;
+    access::grant(&admin).await.context("the roles of the node's components cannot be applied")?;
     joining::publish(&admin, &cluster, &pki).await.context("the cluster cannot be published to nodes that join")?;
     let identities = node::Identities::in_process(&cluster, &pki, &api, &mut clients)?;
     node::start(cluster.node.clone(), identities, cluster.nodes > 1, &mut clients)?;

@@ -85,7 +85,7 @@ impl Memory {
     pub fn release(&self, pod_uid: &str) {
         let Some(policy) = &self.0 else { return };
         if let Err(error) = policy.release(|uid| uid == pod_uid) {
-            tracing::warn!(%error, "memory that is free is still recorded as promised");
+            tracing::warn!(%error, "released memory is still in the checkpoint");
         }
     }
 
@@ -93,7 +93,7 @@ impl Memory {
     pub fn retain(&self, is_known: impl Fn(&str) -> bool) {
         let Some(policy) = &self.0 else { return };
         if let Err(error) = policy.release(|uid| !is_known(uid)) {
-            tracing::warn!(%error, "memory that is free is still recorded as promised");
+            tracing::warn!(%error, "released memory is still in the checkpoint");
         }
     }
 

@@ -94,7 +94,7 @@ impl Cpus {
     pub fn release(&self, pod_uid: &str) {
         let Some(policy) = &self.policy else { return };
         if let Err(error) = policy.release(pod_uid) {
-            tracing::warn!(%error, "processors that are free are still recorded as given");
+            tracing::warn!(%error, "released CPUs are still in the checkpoint");
         }
         self.publish(policy);
     }

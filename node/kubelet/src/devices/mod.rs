@@ -204,7 +204,7 @@ impl Devices {
     pub fn release(&self, pod_uid: &str) {
         let had = self.lock().allocations.remove(pod_uid);
         if had && let Err(error) = self.save() {
-            tracing::warn!(%error, "devices that are free are still recorded as given");
+            tracing::warn!(%error, "released devices are still in the checkpoint");
         }
     }
 

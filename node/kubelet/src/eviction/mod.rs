@@ -62,7 +62,7 @@ impl Evictor {
             let ended = match self.observe_once().await {
                 Ok(ended) => ended,
                 Err(error) => {
-                    warn!(%error, "the node's resources could not be looked at");
+                    warn!(%error, "the node's resources could not be observed");
                     Vec::new()
                 }
             };
@@ -153,7 +153,7 @@ impl Evictor {
             &format!("Attempting to reclaim {}", resource.name()),
         );
         if self.reclaim_from_node(threshold, self.dedicated_image_fs(summary)).await? {
-            info!(resource = resource.name(), "the pressure was reduced without ending a pod");
+            info!(resource = resource.name(), "the pressure was reduced without an eviction");
             return Ok(Vec::new());
         }
         let mut candidates: Vec<Candidate<'_>> =
@@ -168,7 +168,7 @@ impl Evictor {
                 return Ok(vec![spec::uid(candidate.pod).to_owned()]);
             }
         }
-        warn!(resource = resource.name(), "the node is low on a resource and has no pod to end");
+        warn!(resource = resource.name(), "the node is low on a resource and has no pod to evict");
         Ok(Vec::new())
     }
 

@@ -276,7 +276,7 @@ impl Worker {
             let linux = corten_cri::v1::LinuxContainerResources { cpuset_cpus: cpus.clone(), ..Default::default() };
             match self.services.runtime.client.update_resources(&instance.id, linux).await {
                 Ok(()) => drop(self.placed.insert(instance.id.clone(), cpus)),
-                Err(error) => warn!(%error, container = instance.name, "container not moved to its processors"),
+                Err(error) => warn!(%error, container = instance.name, "container not moved to its CPUs"),
             }
         }
     }

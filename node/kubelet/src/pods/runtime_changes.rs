@@ -43,7 +43,7 @@ async fn forever(runtime: &Runtime, changes: &mpsc::Sender<RuntimeChange>) {
                 }
             }
             Err(Error::Runtime(status)) if status.code() == tonic::Code::Unimplemented => {
-                info!("the container runtime has no events: it is looked at every second");
+                info!("the container runtime has no events: it is listed every second");
                 return relist(runtime, changes).await;
             }
             Err(_) => {}

@@ -27,7 +27,7 @@ pub async fn keep_usage(csi: Arc<Csi>, stop: CancellationToken) {
                         known.usage = usage;
                     }
                 }
-                Err(error) => debug!(%error, volume = volume.handle, "the CSI driver tells no use"),
+                Err(error) => debug!(%error, volume = volume.handle, "the CSI driver reports no usage"),
             }
         }
         tokio::select! {
