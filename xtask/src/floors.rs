@@ -63,6 +63,7 @@ const HOUSES: &[House] = &[House {
                 "request_line",
                 "scheme",
                 "site",
+                "tasks",
                 "write_timeout",
                 "user",
                 "verb",

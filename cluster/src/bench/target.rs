@@ -3,11 +3,12 @@
 //! Each connection is its own TCP and TLS connection, as that of a separate client, and uses the HTTP version of the
 //! flag. Nothing is retried: a failed request fails the run.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use corten_client::{HttpsConfig, Kubeconfig, Pem};
+use futures::FutureExt;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
@@ -18,6 +19,7 @@ use rustls_pki_types::ServerName;
 use serde_json::Value;
 use tokio::io::BufReader;
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
 use crate::cli::{BenchApi, HttpVersion};
@@ -37,6 +39,8 @@ pub struct Target {
     tls: TlsConnector,
     authorization: Option<HeaderValue>,
     version: HttpVersion,
+    /// The tasks of the connections, which end with the run.
+    connections: Mutex<JoinSet<()>>,
 }
 
 impl Target {
@@ -59,6 +63,7 @@ impl Target {
             tls: TlsConnector::from(Arc::new(tls)),
             authorization: token.transpose().context("--token")?,
             version: flags.http,
+            connections: Mutex::default(),
         })
     }
 
@@ -72,7 +77,7 @@ impl Target {
         let sender = match self.version {
             HttpVersion::Http1 => {
                 let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-                tokio::spawn(connection);
+                self.drive(connection);
                 Sender::Http1(sender)
             }
             HttpVersion::Http2 => {
@@ -80,11 +85,17 @@ impl Target {
                 let mut builder = http2::Builder::new(TokioExecutor::new());
                 builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
                 let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
-                tokio::spawn(connection);
+                self.drive(connection);
                 Sender::Http2(sender)
             }
         };
         Ok(Connection { target: Arc::clone(self), sender })
+    }
+
+    /// Moves the bytes of a connection. An error of it is one of its requests.
+    fn drive(&self, connection: impl Future<Output = Result<(), hyper::Error>> + Send + 'static) {
+        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        connections.spawn(connection.map(drop));
     }
 
     /// Opens connections for `count` workers.

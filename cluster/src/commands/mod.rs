@@ -16,6 +16,7 @@ use std::pin::Pin;
 
 use anyhow::{Context, Result};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::cli::{Bench, Cli, Command, Join};
 use crate::config::Cluster;
@@ -150,7 +151,7 @@ where
     block_on(async {
         let shutdown = CancellationToken::new();
         let signalled = shutdown.clone();
-        tokio::spawn(async move {
+        let listening = tokio::spawn(async move {
             use tokio::signal::unix::{SignalKind, signal};
             let (Ok(mut terminate), Ok(mut interrupt)) =
                 (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
@@ -163,6 +164,7 @@ where
             }
             signalled.cancel();
         });
+        let _listening = AbortOnDropHandle::new(listening);
         start(shutdown).await
     })
 }

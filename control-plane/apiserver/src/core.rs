@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use tokio_util::sync::CancellationToken;
-
 use crate::authorization::Authorization;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::registry::Registry;
+use crate::tasks::Tasks;
 
 /// The core of the server. It knows nothing of verbs, admission or HTTP.
 pub struct Core {
@@ -16,6 +15,5 @@ pub struct Core {
     pub authorization: Authorization,
     pub metrics: Arc<Metrics>,
     pub started: jiff::Timestamp,
-    /// Cancelled at shutdown; every watch, stream and task ends with it.
-    pub shutdown: CancellationToken,
+    pub tasks: Tasks,
 }

@@ -54,6 +54,7 @@ mod server;
 mod site;
 mod subresources;
 mod target;
+mod tasks;
 mod upstream_order;
 mod user;
 mod verb;

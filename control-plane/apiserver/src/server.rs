@@ -7,7 +7,6 @@ use corten_store::Store;
 use futures::future::BoxFuture;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::admission::{Chain, follow_policies};
 use crate::aggregation::Aggregation;
@@ -29,6 +28,7 @@ use crate::metrics::{AUTHENTICATION_CONFIGURATION, AUTHORIZATION_CONFIGURATION, 
 use crate::proxy::Kubelets;
 use crate::registry::Registry;
 use crate::resource_metrics::Gatherer;
+use crate::tasks::Tasks;
 
 /// The API server. All its state is in the store and in caches of the store.
 pub struct Server {
@@ -45,18 +45,16 @@ pub struct Server {
     pub(crate) kubelets: Arc<Kubelets>,
     pub(crate) gatherer: Gatherer,
     pub(crate) health: Health,
-    /// The tasks that run beside the requests.
-    tasks: TaskTracker,
 }
 
 impl Server {
     /// Fills the caches and writes the objects that every cluster must hold. When this returns, the server is ready.
     pub async fn new(config: Config, store: Arc<dyn Store>) -> Result<Arc<Server>, Error> {
-        let shutdown = CancellationToken::new();
+        let tasks = Tasks::default();
         let transformer = Arc::new(Transformer::new(&config)?);
         transformer.reach_plugins().await;
-        let registry = Registry::start(store, &kinds(&config), transformer, &config, shutdown.clone()).await?;
-        let server = Arc::new(Server::assemble(config, Arc::new(registry), shutdown)?);
+        let registry = Registry::start(store, &kinds(&config), transformer, &config, &tasks).await?;
+        let server = Arc::new(Server::assemble(config, Arc::new(registry), tasks)?);
         bootstrap::run(&server.core).await?;
         server.custom_resources.reconcile().await.map_err(|status| Error::Bootstrap(status.message))?;
         server.flow_control.reconcile(&server.core).await;
@@ -67,7 +65,7 @@ impl Server {
     }
 
     /// Puts the parts together, the lower ones first.
-    fn assemble(config: Config, registry: Arc<Registry>, shutdown: CancellationToken) -> Result<Server, Error> {
+    fn assemble(config: Config, registry: Arc<Registry>, tasks: Tasks) -> Result<Server, Error> {
         let name = config.hostname.as_deref().map(bootstrap::identity::name);
         let metrics = Arc::new(Metrics::new(name.as_deref()));
         let authorization = Authorization::new(&config, Arc::clone(&registry), Arc::clone(&metrics))?;
@@ -83,7 +81,7 @@ impl Server {
                 config.max_requests_inflight + config.max_mutating_requests_inflight,
             )),
             limits: Limits::new(&config),
-            audit: Audit::start(config.audit.as_ref(), shutdown.clone())?,
+            audit: Audit::start(config.audit.as_ref(), &tasks)?,
             custom_resources: Arc::new(custom_resources::Controller::new(
                 Arc::clone(&registry),
                 Arc::clone(&published),
@@ -95,15 +93,7 @@ impl Server {
             gatherer: Gatherer::new(Arc::clone(&kubelets)),
             kubelets,
             health: Health::default(),
-            tasks: TaskTracker::new(),
-            core: Arc::new(Core {
-                config,
-                registry,
-                authorization,
-                metrics,
-                started: jiff::Timestamp::now(),
-                shutdown,
-            }),
+            core: Arc::new(Core { config, registry, authorization, metrics, started: jiff::Timestamp::now(), tasks }),
         })
     }
 
@@ -132,21 +122,20 @@ impl Server {
             Box::pin(async move { bootstrap::kubernetes_service::keep(&core, &shutdown).await })
         });
         self.spawn(core(), |core, shutdown| Box::pin(async move { bootstrap::identity::keep(&core, &shutdown).await }));
-        self.tasks.close();
     }
 
     fn spawn<T>(&self, part: T, run: fn(T, CancellationToken) -> BoxFuture<'static, ()>) {
-        self.tasks.spawn(run(part, self.core.shutdown.clone()));
+        self.core.tasks.spawn(run(part, self.core.tasks.shutdown.clone()));
     }
 
     /// Ends every watch and the feed of the caches. Later requests are answered, but from caches that no longer change.
     pub fn shut_down(&self) {
-        self.core.shutdown.cancel();
+        self.core.tasks.shutdown.cancel();
     }
 
     /// Waits until the tasks beside the requests have ended, after `shut_down`.
     pub async fn ended(&self) {
-        self.tasks.wait().await;
+        self.core.tasks.ended().await;
     }
 
     /// Replaces the client identities towards kubelets and aggregated API servers, after their certificates were
@@ -175,7 +164,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.core.shutdown.cancel();
+        self.core.tasks.abort();
     }
 }
 

@@ -12,11 +12,11 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
 use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
-use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::body::{Body, Reply};
 use crate::context::Context;
+use crate::tasks::Tasks;
 use crate::verb::Verb;
 
 /// The only version of the protocol.
@@ -37,7 +37,7 @@ pub fn is_websocket(headers: &HeaderMap) -> bool {
 }
 
 /// Returns a watch as its client wants it: as a response, or as messages over a WebSocket.
-pub fn watch(shutdown: &CancellationToken, context: &Context, reply: Reply) -> Reply {
+pub fn watch(tasks: &Tasks, context: &Context, reply: Reply) -> Reply {
     let is_watch = context.info.verb == Verb::Watch && reply.status() == StatusCode::OK;
     if !is_watch || !is_websocket(&context.headers) {
         return reply;
@@ -53,31 +53,24 @@ pub fn watch(shutdown: &CancellationToken, context: &Context, reply: Reply) -> R
         Body::List(_) | Body::Stream(_) => futures::stream::empty().boxed(),
     };
     let events = events.map(move |event| if binary { Message::binary(unframed(event)) } else { text(event) });
-    switch(shutdown, context, protocol, events.boxed())
+    switch(tasks, context, protocol, events.boxed())
 }
 
 /// Switches protocols and sends the messages.
-pub fn switch(
-    shutdown: &CancellationToken,
-    context: &Context,
-    protocol: Option<HeaderValue>,
-    messages: Messages,
-) -> Reply {
+pub fn switch(tasks: &Tasks, context: &Context, protocol: Option<HeaderValue>, messages: Messages) -> Reply {
     let Some(key) = context.headers.get(header::SEC_WEBSOCKET_KEY).filter(|key| !key.is_empty()) else {
         return refused(StatusCode::BAD_REQUEST, "mismatch challenge/response");
     };
     let client = context.upgrade.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
     let Some(client) = client else { return refused(StatusCode::BAD_REQUEST, "not websocket protocol") };
-    let shutdown = shutdown.clone();
-    tokio::spawn(async move {
+    tasks.spawn_until_shutdown(async move {
         let sent = async {
             let socket = TokioIo::new(client.await.map_err(|error| error.to_string())?);
             let socket = WebSocketStream::from_raw_socket(socket, Role::Server, None).await;
             send(socket, messages).await.map_err(|error| error.to_string())
         };
-        tokio::select! {
-            sent = sent => if let Err(error) = sent { debug!(error, "a stream over a WebSocket broke off") },
-            () = shutdown.cancelled() => {}
+        if let Err(error) = sent.await {
+            debug!(error, "a stream over a WebSocket broke off");
         }
     });
     let mut reply = Reply::new(Body::empty());

@@ -155,7 +155,9 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
         access: server::Access::default(),
         checks: corten_meta::metrics::HealthChecks::default(),
         shutdown: stop.clone(),
+        tasks: tasks.clone(),
     };
+    let objects = state.services.api.objects.clone();
     let served = server::serve(Arc::new(state)).await;
     if served.is_ok() {
         stop.cancelled().await;
@@ -163,6 +165,7 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     stop.cancel();
     tasks.close();
     tasks.wait().await;
+    objects.ended().await;
     served
 }
 

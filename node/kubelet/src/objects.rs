@@ -12,6 +12,7 @@ use corten_api::k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use corten_client::{Client, ListOptions, WatchEvent};
 use futures::StreamExt;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::pod::waker::Waker;
 
@@ -37,6 +38,7 @@ pub struct Objects {
     client: Client,
     shutdown: CancellationToken,
     watched: Arc<Mutex<HashMap<Reference, Watched>>>,
+    tasks: TaskTracker,
 }
 
 struct Watched {
@@ -46,7 +48,13 @@ struct Watched {
 
 impl Objects {
     pub fn new(client: Client, shutdown: CancellationToken) -> Objects {
-        Objects { client, shutdown, watched: Arc::default() }
+        Objects { client, shutdown, watched: Arc::default(), tasks: TaskTracker::new() }
+    }
+
+    /// Waits until all watches have ended, after the shutdown.
+    pub async fn ended(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 
     /// Sets the references of the pod; an empty set removes the pod.
@@ -64,7 +72,7 @@ impl Objects {
         for reference in references {
             let entry = watched.entry(reference.clone()).or_insert_with(|| {
                 let stop = self.shutdown.child_token();
-                tokio::spawn(self.clone().watch(reference.clone(), stop.clone()));
+                self.tasks.spawn(self.clone().watch(reference.clone(), stop.clone()));
                 Watched { pods: HashMap::new(), stop }
             });
             entry.pods.insert(pod_uid.to_owned(), waker.clone());

@@ -95,10 +95,12 @@ pub async fn serve(config: Config, network: Arc<dyn PodNetwork>, shutdown: Cance
     let config = Config { self_exe: real_path(&config.self_exe), ..config };
     let daemon = daemon::Daemon::load(&config, network).await?;
     let streaming = streaming::StreamingServer::start(daemon.clone(), shutdown.clone()).await?;
-    let services = service::Services { daemon, streaming };
+    let services = service::Services { daemon: daemon.clone(), streaming: streaming.clone() };
     let listener = listen(&config.socket)?;
     tracing::info!(socket = %config.socket.display(), "the container runtime is ready");
     service::serve(listener, services, shutdown).await;
+    streaming.ended().await;
+    daemon.end_watches().await;
     Ok(())
 }
 

@@ -29,7 +29,7 @@ pub async fn forward(core: &Core, context: &Context, known: &Known, body: Reques
         Err(e) => return Ok(unavailable(&format!("error trying to reach service: {e}"))),
     };
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return join(&core.shutdown, context, response);
+        return join(&core.tasks, context, response);
     }
     Ok(passed(response))
 }

@@ -101,8 +101,8 @@ impl Remote {
         let connected = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await;
         let connected = connected.unwrap_or_else(|_| Err(format!("dial tcp {host}:{port}: i/o timeout")));
         let (sender, connection) = connected.map_err(unreachable)?;
-        // The task runs until both sides close the connection.
-        tokio::spawn(async move {
+        // The task runs until both sides close the connection, or the server ends.
+        outbound.tasks.spawn_until_drained(async move {
             if let Err(e) = connection.with_upgrades().await {
                 tracing::debug!(error = %e, "a connection to an aggregated API server ended");
             }

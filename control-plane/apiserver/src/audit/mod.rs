@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use corten_meta::Value;
 use futures::StreamExt;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 use crate::body::{Body, Reply};
 use crate::config;
 use crate::context::{Context, Level};
 use crate::error::Error;
+use crate::tasks::Tasks;
 use policy::Policy;
 
 /// The maximum number of events that wait to be written.
@@ -38,13 +38,13 @@ impl Audit {
     }
 
     /// Reads the policy and starts the writers.
-    pub fn start(config: Option<&config::Audit>, shutdown: CancellationToken) -> Result<Audit, Error> {
+    pub fn start(config: Option<&config::Audit>, tasks: &Tasks) -> Result<Audit, Error> {
         let (sender, receiver) = mpsc::channel(QUEUE);
         let policy = match config {
             None => None,
             Some(config) => {
                 let policy = Policy::parse(&config.policy).map_err(|e| Error::Config(format!("audit policy: {e}")))?;
-                sink::start(config, receiver, shutdown)?;
+                sink::start(config, receiver, tasks)?;
                 Some(policy)
             }
         };
@@ -101,7 +101,7 @@ impl Audit {
         Some(event)
     }
 
-    /// Sends an event to the writers, which stop only when the server stops.
+    /// Sends an event to the writers, which end after the last request.
     async fn send(&self, event: Option<Value>) {
         if let Some(event) = event {
             let _ = self.sender.send(event.to_string()).await;

@@ -8,12 +8,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Audit, AuditLog, AuditWebhook};
 use crate::error::Error;
 use crate::outbound;
+use crate::tasks::Tasks;
 
 /// A batch is sent when it has this many events, or when its first event has waited this long.
 const BATCH: usize = 400;
@@ -25,12 +26,17 @@ const TRIES: u32 = 5;
 const TRY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts the writers.
-pub fn start(config: &Audit, mut events: mpsc::Receiver<String>, shutdown: CancellationToken) -> Result<(), Error> {
+pub fn start(config: &Audit, mut events: mpsc::Receiver<String>, tasks: &Tasks) -> Result<(), Error> {
     let mut log = config.log.as_ref().map(|log| Log::open(log.clone())).transpose()?;
-    let webhook = config.webhook.as_ref().map(|webhook| webhook_task(webhook, shutdown)).transpose()?;
-    // Writes to files block, so they have a thread. It ends when the server drops the sender.
+    let webhook = config.webhook.as_ref().map(|webhook| start_webhook(webhook, tasks)).transpose()?;
+    // Writes to files block, so they have a thread. It ends after the events of the last request.
+    let runtime = tokio::runtime::Handle::current();
+    let drained = tasks.drained.clone();
+    let (done, written) = oneshot::channel::<()>();
+    tasks.spawn(async move { _ = written.await });
     std::thread::Builder::new().name("audit".to_owned()).spawn(move || {
-        while let Some(event) = events.blocking_recv() {
+        let _done = done;
+        while let Some(event) = runtime.block_on(next(&mut events, &drained)) {
             if let Some(log) = &mut log
                 && let Err(e) = log.write(&event)
             {
@@ -44,6 +50,15 @@ pub fn start(config: &Audit, mut events: mpsc::Receiver<String>, shutdown: Cance
         }
     })?;
     Ok(())
+}
+
+/// Returns the next event; after `end` only those that are queued.
+async fn next(events: &mut mpsc::Receiver<String>, end: &CancellationToken) -> Option<String> {
+    tokio::select! {
+        biased;
+        event = events.recv() => event,
+        () = end.cancelled() => events.try_recv().ok(),
+    }
 }
 
 /// A log file that is rotated when it has grown too big.
@@ -147,10 +162,11 @@ fn backups(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(std::fs::read_dir(directory)?.flatten().map(|entry| entry.path()).filter(of_log).collect())
 }
 
-fn webhook_task(config: &AuditWebhook, shutdown: CancellationToken) -> Result<mpsc::Sender<String>, Error> {
+fn start_webhook(config: &AuditWebhook, tasks: &Tasks) -> Result<mpsc::Sender<String>, Error> {
     let (sender, mut events) = mpsc::channel::<String>(WEBHOOK_QUEUE);
     let caller = outbound::Caller::new(&config.server)?;
-    tokio::spawn(async move {
+    let shutdown = tasks.shutdown.clone();
+    tasks.spawn(async move {
         loop {
             let first = tokio::select! {
                 () = shutdown.cancelled() => events.try_recv().ok(),

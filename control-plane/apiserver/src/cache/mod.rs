@@ -31,6 +31,7 @@ pub use written_headers::{PendingHeader, WrittenHeaders};
 
 use crate::encryption::Transformer;
 use crate::error::Error;
+use crate::tasks::Tasks;
 
 /// The prefix of all keys of the API.
 pub const REGISTRY: &str = "/registry/";
@@ -67,7 +68,7 @@ impl Caches {
         store: Arc<dyn Store>,
         hubs: impl IntoIterator<Item = (String, Arc<Kind>)>,
         transformer: Arc<Transformer>,
-        shutdown: CancellationToken,
+        tasks: &Tasks,
     ) -> Result<Arc<Caches>, Error> {
         let by_prefix = hubs.into_iter().map(|(prefix, kind)| (prefix, Arc::new(ResourceCache::new(kind)))).collect();
         let (additions, receiver) = mpsc::channel(16);
@@ -77,12 +78,12 @@ impl Caches {
         let written_headers = WrittenHeaders::default();
         let caches = Arc::new(Caches { by_prefix, additions, progress, store, transformer, written_headers, unread });
         let revision = caches.load().await?;
-        tokio::spawn(Arc::clone(&caches).feed(revision, receiver, shutdown.clone()));
+        tasks.spawn(Arc::clone(&caches).feed(revision, receiver, tasks.shutdown.clone()));
         caches.fresh().await.map_err(|status| Error::Bootstrap(status.message))?;
         // A server with the wrong keys must not take the objects that it cannot decrypt for absent.
         match caches.sealed() {
             Some(sealed) => {
-                shutdown.cancel();
+                tasks.abort();
                 Err(sealed)
             }
             None => Ok(caches),

@@ -10,6 +10,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::handshake;
 use hyper_util::rt::TokioIo;
 use rustls_pki_types::ServerName;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::trust::{Identity, client_config};
 use super::{dial, trust};
@@ -109,7 +110,7 @@ impl Caller {
         }
         let request = request.body(Full::new(body)).map_err(|e| e.to_string())?;
         let stream = dial(host, port).await?;
-        let response = match &self.tls {
+        let Answering { response, _connection } = match &self.tls {
             None => send(stream, request).await?,
             Some(tls) => {
                 let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -129,19 +130,28 @@ impl Caller {
     }
 }
 
+/// A response whose body is still to be read.
+struct Answering {
+    response: http::Response<hyper::body::Incoming>,
+    /// Moves the bytes of the body; dropping it closes the connection.
+    _connection: AbortOnDropHandle<()>,
+}
+
 async fn send(
     stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     request: Request<Full<Bytes>>,
-) -> Result<http::Response<hyper::body::Incoming>, Failed> {
+) -> Result<Answering, Failed> {
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
-    // The task ends with the answer.
-    tokio::spawn(async move {
+    let driving = tokio::spawn(async move {
         if let Err(e) = connection.await {
             tracing::debug!(error = %e, "a connection to a configured server ended");
         }
     });
+    let connection = AbortOnDropHandle::new(driving);
     // A connection that closes during a call means that the server restarts, and not that it answered.
-    sender.send_request(request).await.map_err(|e| Failed { why: e.to_string(), transient: !e.is_timeout() })
+    let response = sender.send_request(request).await;
+    let response = response.map_err(|e| Failed { why: e.to_string(), transient: !e.is_timeout() })?;
+    Ok(Answering { response, _connection: connection })
 }
 
 /// Returns a random number between 0 and 1, so that clients that failed together do not retry together.

@@ -32,6 +32,7 @@ pub use trust::{Identity, bundle_error, client_config, go_message, unverified_co
 use crate::cache::{Caches, ResourceCache};
 use crate::config::Config;
 use crate::error::Error;
+use crate::tasks::Tasks;
 use target::Server;
 
 /// The time for which an unused connection is pooled.
@@ -52,6 +53,8 @@ pub struct Outbound {
     /// The PEM bundle that verifies servers without a CA bundle of their own.
     roots: String,
     servers: Mutex<HashMap<ClientConfig, Pooled>>,
+    /// The tasks of connections.
+    pub tasks: Tasks,
 }
 
 /// The pooled state of a server between calls.
@@ -61,7 +64,7 @@ struct Pooled {
 }
 
 impl Outbound {
-    pub fn new(config: &Config, caches: &Caches, kinds: &[Arc<Kind>]) -> Result<Outbound, Error> {
+    pub fn new(config: &Config, caches: &Caches, kinds: &[Arc<Kind>], tasks: Tasks) -> Result<Outbound, Error> {
         let cache = |group: &str, plural: &str| {
             let kind = kinds.iter().find(|kind| kind.group == group && kind.plural == plural);
             let prefix = kind.and_then(|kind| match &kind.storage {
@@ -76,6 +79,7 @@ impl Outbound {
             own: (config.advertise_address.to_string(), config.port),
             roots: config.trusted_roots.clone(),
             servers: Mutex::default(),
+            tasks,
         })
     }
 
@@ -183,8 +187,8 @@ impl Outbound {
         let stream =
             tokio_rustls::TlsConnector::from(tls).connect(name, stream).await.map_err(|e| trust::go_message(&e))?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
-        // The task ends when the sender is dropped or the server closes the connection.
-        tokio::spawn(async move {
+        // The task ends when the sender is dropped or the webhook closes the connection, at the latest with this server.
+        self.tasks.spawn_until_drained(async move {
             if let Err(e) = connection.await {
                 tracing::debug!(error = %e, "a connection to a webhook ended");
             }

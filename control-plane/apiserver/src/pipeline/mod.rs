@@ -68,7 +68,7 @@ impl Server {
         if let Body::Watch(watch) = reply.body_mut() {
             watch.until_end.push(Box::new(series.begin()));
         }
-        websocket::watch(&self.core.shutdown, &context, reply)
+        websocket::watch(&self.core.tasks, &context, reply)
     }
 
     /// Makes the context of a request that is not authenticated yet.

@@ -12,7 +12,6 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, BodyStream, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use tokio_util::sync::CancellationToken;
 
 use super::kubelet::Kubelets;
 use super::links::LinkRewriter;
@@ -20,6 +19,7 @@ use super::locate::Backend;
 use super::log_socket;
 use crate::body::{Body, Reply, RequestBody};
 use crate::context::Context;
+use crate::tasks::Tasks;
 use crate::websocket::{self, is_upgrade};
 use crate::write::Scope;
 
@@ -53,8 +53,8 @@ pub async fn forward(
     let stream = stream.map_err(|why| unreachable(target, &backend, role, &why))?;
     let broken = |e: hyper::Error| Status::internal(format!("error talking to the backend: {e}"));
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-    // The task runs until both sides close the connection.
-    tokio::spawn(async move {
+    // The task runs until both sides close the connection, or the server ends.
+    target.core.tasks.spawn_until_drained(async move {
         if let Err(e) = connection.with_upgrades().await {
             tracing::debug!(error = %e, "a proxied connection ended");
         }
@@ -63,14 +63,14 @@ pub async fn forward(
     let request = request(target, &backend, body, upgrade)?;
     let response = sender.send_request(request).await.map_err(broken)?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return join(&target.core.shutdown, target.context, response);
+        return join(&target.core.tasks, target.context, response);
     }
     // The client reads the errors of a stream or a proxied page unchanged.
     if role == Role::Log && !response.status().is_success() {
         return Err(refused(target, response).await);
     }
     if role == Role::Log && websocket::is_websocket(&target.context.headers) {
-        return Ok(log_socket::switch(&target.core.shutdown, target.context, chunks(response.into_body())));
+        return Ok(log_socket::switch(&target.core.tasks, target.context, chunks(response.into_body())));
     }
     if role == Role::Proxy { through(target, &backend, response).await } else { Ok(passed(response)) }
 }
@@ -211,7 +211,7 @@ fn answer(parts: &http::response::Parts, body: Body) -> Reply {
 }
 
 /// Joins the two connections after both sides switched protocols: forwards bytes until one side closes.
-pub fn join(shutdown: &CancellationToken, context: &Context, response: Response<Incoming>) -> Result<Reply, Status> {
+pub fn join(tasks: &Tasks, context: &Context, response: Response<Incoming>) -> Result<Reply, Status> {
     let client = context.upgrade.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
     let client = client.ok_or_else(|| Status::bad_request("Upgrade request required"))?;
     let mut headers = HeaderMap::new();
@@ -221,8 +221,7 @@ pub fn join(shutdown: &CancellationToken, context: &Context, response: Response<
             headers.insert(name, value.clone());
         }
     }
-    let shutdown = shutdown.clone();
-    tokio::spawn(async move {
+    tasks.spawn_until_shutdown(async move {
         let (client, backend) = match tokio::join!(client, hyper::upgrade::on(response)) {
             (Ok(client), Ok(backend)) => (client, backend),
             (Err(e), _) | (_, Err(e)) => {
@@ -230,10 +229,7 @@ pub fn join(shutdown: &CancellationToken, context: &Context, response: Response<
                 return;
             }
         };
-        tokio::select! {
-            _ = corten_listen::relay(TokioIo::new(client), TokioIo::new(backend)) => {}
-            () = shutdown.cancelled() => {}
-        }
+        let _ = corten_listen::relay(TokioIo::new(client), TokioIo::new(backend)).await;
     });
     let mut reply = Reply::new(Body::empty());
     *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

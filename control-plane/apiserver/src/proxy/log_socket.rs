@@ -6,10 +6,10 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use http::{HeaderMap, HeaderValue, header};
 use tokio_tungstenite::tungstenite::Message;
-use tokio_util::sync::CancellationToken;
 
 use crate::body::Reply;
 use crate::context::Context;
+use crate::tasks::Tasks;
 use crate::websocket::{self, Messages};
 
 const BINARY: &str = "binary.k8s.io";
@@ -19,10 +19,10 @@ const BASE64: &str = "base64.binary.k8s.io";
 type Log = BoxStream<'static, Result<Bytes, std::io::Error>>;
 
 /// Switches protocols and sends the log.
-pub fn switch(shutdown: &CancellationToken, context: &Context, log: Log) -> Reply {
+pub fn switch(tasks: &Tasks, context: &Context, log: Log) -> Reply {
     let protocol = choose(&context.headers);
     let messages = messages(log, protocol == Some(BASE64));
-    websocket::switch(shutdown, context, protocol.map(HeaderValue::from_static), messages)
+    websocket::switch(tasks, context, protocol.map(HeaderValue::from_static), messages)
 }
 
 /// Returns the first known protocol of the client; a client may also name none.

@@ -28,6 +28,7 @@ use crate::encryption::Transformer;
 use crate::error::Error;
 use crate::metrics::StorageOperation;
 use crate::outbound::Outbound;
+use crate::tasks::Tasks;
 pub use resource::{Resource, Stored};
 pub use table::Resources;
 use table::{hubs, table};
@@ -81,12 +82,12 @@ impl Registry {
         kinds: &[Arc<Kind>],
         transformer: Arc<Transformer>,
         config: &Config,
-        shutdown: CancellationToken,
+        tasks: &Tasks,
     ) -> Result<Registry, Error> {
         let hubs = hubs(kinds);
-        let caches =
-            Caches::start(Arc::clone(&store), hubs.clone(), Arc::clone(&transformer), shutdown.clone()).await?;
-        let outbound = Arc::new(Outbound::new(config, &caches, kinds)?);
+        let shutdown = tasks.shutdown.clone();
+        let caches = Caches::start(Arc::clone(&store), hubs.clone(), Arc::clone(&transformer), tasks).await?;
+        let outbound = Arc::new(Outbound::new(config, &caches, kinds, tasks.clone())?);
         let none = Resources::default();
         let resources = ArcSwap::from_pointee(table(&caches, kinds, &hubs, &outbound, &none, &shutdown)?);
         let built_in = kinds.to_vec();

@@ -13,7 +13,7 @@ use corten_client::Client;
 use corten_cri::v1 as cri;
 use jiff::Timestamp;
 use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::backoff::{Backoffs, go_millis};
 use crate::container::security::ImageUser;
@@ -80,7 +80,7 @@ impl Wanted {
 /// The pulls of one pod, by key.
 #[derive(Default)]
 pub struct Pulls {
-    going: HashMap<String, JoinHandle<Result<Pulled>>>,
+    going: HashMap<String, AbortOnDropHandle<Result<Pulled>>>,
     /// Images that are present for a container that waits for others.
     done: HashMap<String, ReadyImage>,
     failures: HashMap<String, Failure>,
@@ -161,9 +161,7 @@ impl Pulls {
 
     /// Stops all pulls of the pod.
     pub fn abort(&mut self) {
-        for (_, pull) in self.going.drain() {
-            pull.abort();
-        }
+        self.going.clear();
     }
 
     fn already_present(&mut self, request: &Request<'_>, ready: ReadyImage) -> Progress {
@@ -206,7 +204,7 @@ impl Pulls {
             waker.wake();
             result
         });
-        self.going.insert(request.wanted.key.clone(), task);
+        self.going.insert(request.wanted.key.clone(), AbortOnDropHandle::new(task));
     }
 
     fn conclude(&mut self, request: &Request<'_>, result: Result<Pulled>) -> Progress {

@@ -11,12 +11,15 @@ use rustix::fs::inotify;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 /// The watcher of the log directories.
 #[derive(Clone)]
 pub struct LogWatcher {
     inner: Arc<Inner>,
+    /// The task that reads the notifications; it ends with the last watcher.
+    _dispatching: Arc<AbortOnDropHandle<()>>,
 }
 
 struct Inner {
@@ -31,7 +34,7 @@ struct Directories {
 }
 
 impl LogWatcher {
-    /// Makes a watcher. It needs a running tokio runtime; its task ends when the last watcher is dropped.
+    /// Makes a watcher. It needs a running tokio runtime.
     pub fn new() -> std::io::Result<LogWatcher> {
         let descriptor = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
         // SAFETY: an `OwnedFd` is open and stays the same descriptor until it is dropped, and the `AsyncFd`
@@ -39,8 +42,8 @@ impl LogWatcher {
         let descriptor = unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) };
         let descriptor = descriptor.map_err(|error| error.into_parts().1)?;
         let inner = Arc::new(Inner { descriptor, directories: Mutex::default() });
-        tokio::spawn(dispatch(Arc::downgrade(&inner)));
-        Ok(LogWatcher { inner })
+        let dispatching = AbortOnDropHandle::new(tokio::spawn(dispatch(Arc::clone(&inner))));
+        Ok(LogWatcher { inner, _dispatching: Arc::new(dispatching) })
     }
 
     /// Notifies of every change in the directory, until the returned value is dropped.
@@ -79,18 +82,14 @@ impl Inner {
     }
 }
 
-async fn dispatch(inner: Weak<Inner>) {
+async fn dispatch(inner: Arc<Inner>) {
     loop {
-        let Some(inner) = inner.upgrade() else { return };
-        // The wait is bounded, so that the task notices when it is the last to hold the watcher.
-        let wait = tokio::time::timeout(std::time::Duration::from_secs(30), inner.descriptor.readable());
-        let mut guard = match wait.await {
-            Ok(Ok(guard)) => guard,
-            Ok(Err(error)) => {
+        let mut guard = match inner.descriptor.readable().await {
+            Ok(guard) => guard,
+            Err(error) => {
                 warn!(%error, "log files are not watched any more");
                 return;
             }
-            Err(_) => continue,
         };
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(inner.descriptor.get_ref(), &mut buffer);

@@ -11,6 +11,7 @@ use corten_meta::Object;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::{info, warn};
 
 use super::runtime_changes::{self, RuntimeChange};
@@ -43,7 +44,7 @@ pub struct Manager {
     mirrors: HashMap<corten_meta::Key, Arc<Pod>>,
     tasks: JoinSet<String>,
     /// The removals of earlier pods that are in progress.
-    cleaning: tokio_util::task::TaskTracker,
+    cleaning: TaskTracker,
 }
 
 struct Handle {
@@ -63,15 +64,16 @@ impl Manager {
             static_pods: HashMap::new(),
             mirrors: HashMap::new(),
             tasks: JoinSet::new(),
-            cleaning: tokio_util::task::TaskTracker::new(),
+            cleaning: TaskTracker::new(),
         }
     }
 
     /// Follows the pods of the cache until shutdown.
     pub async fn run(mut self, pods: Arc<Cache>, mut static_pods: watch::Receiver<Vec<Arc<Pod>>>) {
         let (news, mut runtime_changes) = mpsc::channel(EVENT_QUEUE);
-        let listener =
-            tokio::spawn(runtime_changes::listen(self.services.runtime.client.clone(), news, self.shutdown.clone()));
+        let runtime = self.services.runtime.client.clone();
+        let listener = tokio::spawn(runtime_changes::listen(runtime, news, self.shutdown.clone()));
+        let _listener = AbortOnDropHandle::new(listener);
         tokio::select! {
             () = self.shutdown.cancelled() => return,
             () = pods.synced() => {}
@@ -105,7 +107,6 @@ impl Manager {
         while self.tasks.join_next().await.is_some() {}
         self.cleaning.close();
         self.cleaning.wait().await;
-        listener.abort();
     }
 
     /// Keeps the resources of pods that were here before this kubelet, whichever worker begins first.
@@ -146,9 +147,14 @@ impl Manager {
             handle.waker.wake();
         } else if let Some(orphan) = mirror {
             let services = self.services.clone();
-            tokio::spawn(async move {
-                if let Err(error) = mirror::delete(&services, &orphan).await {
-                    warn!(%error, pod = %spec::describe(&orphan), "a mirror of nothing was not deleted");
+            let shutdown = self.shutdown.clone();
+            self.cleaning.spawn(async move {
+                let deleted = tokio::select! {
+                    () = shutdown.cancelled() => return,
+                    deleted = mirror::delete(&services, &orphan) => deleted,
+                };
+                if let Err(error) = deleted {
+                    warn!(%error, pod = %spec::describe(&orphan), "a mirror pod without a static pod was not deleted");
                 }
             });
         }

@@ -109,12 +109,14 @@ fn stream(
 ) -> Response<Body> {
     let (sender, receiver) = mpsc::channel::<Bytes>(QUEUE);
     let state = state.clone();
-    tokio::spawn(async move {
-        let running = running(view, id);
+    let tasks = state.tasks.clone();
+    tasks.spawn(async move {
+        let (is_running, running) = watch::channel(is_running(&view.borrow(), &id));
         let read = reader::read(&path, &options, &state.log_watcher, running, sender);
+        let streamed = futures::future::join(read, follow_state(view, id, is_running));
         tokio::select! {
             () = state.shutdown.cancelled() => {}
-            result = read => if let Err(error) = result {
+            (result, ()) = streamed => if let Err(error) = result {
                 debug!(%error, path = %path.display(), "log not read");
             },
         }
@@ -125,26 +127,23 @@ fn stream(
     response
 }
 
-/// Reports whether the container runs, from the pod's view. The task ends with its reader.
-fn running(mut view: watch::Receiver<View>, id: String) -> watch::Receiver<bool> {
-    let is_running = move |view: &View| {
-        view.observed.instances.iter().any(|instance| instance.id == id && instance.state == InstanceState::Running)
-    };
-    let (sender, receiver) = watch::channel(is_running(&view.borrow()));
-    tokio::spawn(async move {
-        loop {
-            let changed = tokio::select! {
-                () = sender.closed() => return,
-                changed = view.changed() => changed,
-            };
-            let now = changed.is_ok() && is_running(&view.borrow_and_update());
-            sender.send_if_modified(|was| std::mem::replace(was, now) != now);
-            if !now {
-                return sender.closed().await;
-            }
+fn is_running(view: &View, id: &str) -> bool {
+    view.observed.instances.iter().any(|instance| instance.id == id && instance.state == InstanceState::Running)
+}
+
+/// Sends whether the container runs, from the pod's view, until the reader has ended.
+async fn follow_state(mut view: watch::Receiver<View>, id: String, sender: watch::Sender<bool>) {
+    loop {
+        let changed = tokio::select! {
+            () = sender.closed() => return,
+            changed = view.changed() => changed,
+        };
+        let now = changed.is_ok() && is_running(&view.borrow_and_update(), &id);
+        sender.send_if_modified(|was| std::mem::replace(was, now) != now);
+        if !now {
+            return sender.closed().await;
         }
-    });
-    receiver
+    }
 }
 
 #[cfg(test)]

@@ -56,6 +56,21 @@ pub struct State {
     /// The results of the checks of `/healthz`.
     pub checks: HealthChecks,
     pub shutdown: CancellationToken,
+    /// The tasks of streams; they end with the shutdown.
+    pub tasks: TaskTracker,
+}
+
+impl State {
+    /// Spawns a task that is dropped at shutdown.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let shutdown = self.shutdown.clone();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                () = task => {}
+            }
+        });
+    }
 }
 
 /// Answers `/healthz` on a local address until shutdown, without TLS and without authentication. An address that is in

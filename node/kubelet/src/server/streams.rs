@@ -61,7 +61,7 @@ pub async fn exec(
         stdout: query::flag(&parameters, &["output", "stdout"]),
         stderr: query::flag(&parameters, &["error", "stderr"]) && !tty,
     });
-    forward(url.await, request).await
+    forward(state, url.await, request).await
 }
 
 pub async fn attach(
@@ -85,7 +85,7 @@ pub async fn attach(
         stdout: query::flag(&parameters, &["output", "stdout"]),
         stderr: query::flag(&parameters, &["error", "stderr"]) && !tty,
     });
-    forward(url.await, request).await
+    forward(state, url.await, request).await
 }
 
 pub async fn port_forward(
@@ -107,7 +107,8 @@ pub async fn port_forward(
     let port =
         ports.flat_map(|list| list.split(',').filter_map(|port| port.parse().ok()).collect::<Vec<i32>>()).collect();
     let wanted = cri::PortForwardRequest { pod_sandbox_id: sandbox.id.clone(), port };
-    forward(state.services.runtime.client.port_forward(wanted).await, request).await
+    let url = state.services.runtime.client.port_forward(wanted).await;
+    forward(state, url, request).await
 }
 
 /// Answers `/run`: runs a command and responds with its output.
@@ -136,22 +137,26 @@ pub async fn run(
 }
 
 /// Forwards the request to the runtime's URL and joins the two upgraded connections.
-async fn forward(url: Result<String>, request: Request<Incoming>) -> Response<Body> {
+async fn forward(state: &State, url: Result<String>, request: Request<Incoming>) -> Response<Body> {
     let joined = match url {
-        Ok(url) => join(&url, request).await,
+        Ok(url) => join(state, &url, request).await,
         Err(error) => Err(error.to_string()),
     };
     joined.unwrap_or_else(|message| text(StatusCode::INTERNAL_SERVER_ERROR, &message))
 }
 
-async fn join(url: &str, mut request: Request<Incoming>) -> std::result::Result<Response<Body>, String> {
+async fn join(state: &State, url: &str, mut request: Request<Incoming>) -> std::result::Result<Response<Body>, String> {
     let url: Uri = url.parse().map_err(|error| format!("the runtime's streaming URL is not one: {error}"))?;
     let authority = url.authority().ok_or("the runtime's streaming URL has no host")?.clone();
     let stream = TcpStream::connect(authority.as_str()).await.map_err(|error| format!("dial the runtime: {error}"))?;
     let _ = stream.set_nodelay(true);
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    tokio::spawn(connection.with_upgrades());
+    state.spawn(async move {
+        if let Err(error) = connection.with_upgrades().await {
+            debug!(%error, "connection to the runtime ended");
+        }
+    });
     let client = hyper::upgrade::on(&mut request);
     let (mut parts, body) = request.into_parts();
     let path = url.path_and_query().map_or("/", |path| path.as_str());
@@ -161,7 +166,7 @@ async fn join(url: &str, mut request: Request<Incoming>) -> std::result::Result<
     let mut answer = sender.send_request(Request::from_parts(parts, body)).await.map_err(|error| error.to_string())?;
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
         let runtime = hyper::upgrade::on(&mut answer);
-        tokio::spawn(async move {
+        state.spawn(async move {
             match tokio::try_join!(client, runtime) {
                 Ok((client, runtime)) => {
                     if let Err(error) = corten_listen::relay(TokioIo::new(client), TokioIo::new(runtime)).await {

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -24,6 +25,7 @@ pub struct Logind {
     connection: UnixStream,
     /// True when a shutdown begins, false when it was cancelled.
     pub shutdowns: mpsc::Receiver<bool>,
+    listener: Option<JoinHandle<()>>,
 }
 
 impl Logind {
@@ -50,8 +52,8 @@ impl Logind {
         let connection = bus.handle()?;
         let (tell, shutdowns) = mpsc::channel(4);
         let own = lock.clone();
-        std::thread::Builder::new().name("logind".into()).spawn(move || listen(bus, &own, &tell))?;
-        Ok(Logind { lock, connection, shutdowns })
+        let listener = std::thread::Builder::new().name("logind".into()).spawn(move || listen(bus, &own, &tell))?;
+        Ok(Logind { lock, connection, shutdowns, listener: Some(listener) })
     }
 
     /// Releases the lock, so that the machine shuts down.
@@ -62,8 +64,12 @@ impl Logind {
 
 impl Drop for Logind {
     fn drop(&mut self) {
-        // The thread wakes from its read and ends.
+        // The thread wakes from its read, or from a full channel, and ends.
+        self.shutdowns.close();
         let _ = self.connection.shutdown(std::net::Shutdown::Both);
+        if let Some(Err(_)) = self.listener.take().map(JoinHandle::join) {
+            tracing::error!("the thread of logind panicked");
+        }
     }
 }
 

@@ -26,6 +26,7 @@ use rtnetlink::packet_route::link::{
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteScope, RouteType};
 use rtnetlink::{LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
 
+use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 use crate::error::Error;
@@ -39,6 +40,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Access to the links of one network namespace.
 pub(crate) struct Links {
     handle: rtnetlink::Handle,
+    /// Moves the messages; it ends with this access.
+    _connection: AbortOnDropHandle<()>,
 }
 
 /// The attributes of a link that we use.
@@ -80,8 +83,8 @@ impl Links {
     /// Opens the calling thread's network namespace; the current runtime serves the connection.
     pub fn open() -> Result<Links, Error> {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(Error::Netlink)?;
-        tokio::spawn(connection);
-        Ok(Links { handle })
+        let connection = AbortOnDropHandle::new(tokio::spawn(connection));
+        Ok(Links { handle, _connection: connection })
     }
 
     pub async fn find(&self, name: &str) -> Result<Option<Link>, Error> {

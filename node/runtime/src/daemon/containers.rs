@@ -209,7 +209,7 @@ impl Daemon {
                     record.identity = Some(identity);
                 })?;
                 self.announce(&container, v1::ContainerEventType::ContainerStartedEvent);
-                tokio::spawn(self.clone().watch(container.clone()));
+                self.watches.spawn(self.clone().watch(container.clone()));
                 Ok(())
             }
             Ok(Outcome::Failed(failure)) => Err(self.start_failed(&container, Error::Start(failure)).await),
@@ -241,9 +241,9 @@ impl Daemon {
         error
     }
 
-    /// Follows a running container until it exits.
-    pub(super) async fn watch(self: Arc<Self>, container: Arc<Container>) {
-        let exit = match self.shim(&container).await_end().await {
+    /// Waits for the exit of a container; none if its shim does not report one.
+    async fn exit_of(&self, container: &Container) -> Option<Exit> {
+        match self.shim(container).await_end().await {
             Ok(mut ending) => {
                 container.follow_shim(ending.shim.take());
                 ending.exit().await
@@ -252,6 +252,14 @@ impl Daemon {
                 tracing::debug!(container = container.id, %error, "the shim could not be reached");
                 None
             }
+        }
+    }
+
+    /// Follows a running container until it exits.
+    pub(super) async fn watch(self: Arc<Self>, container: Arc<Container>) {
+        let exit = tokio::select! {
+            exit = self.exit_of(&container) => exit,
+            () = self.stop.cancelled() => return,
         };
         container.follow_shim(None);
         match exit.or_else(|| recorded_exit(&self.paths, &container.id)) {

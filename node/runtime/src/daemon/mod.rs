@@ -16,6 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use corten_cri::v1;
 use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::cgroup::Hierarchy;
 use crate::container::Container;
@@ -63,6 +65,10 @@ pub(crate) struct Daemon {
     containers: Mutex<HashMap<String, Arc<Container>>>,
     events: broadcast::Sender<ContainerEvent>,
     samples: stats::Samples,
+    /// The tasks that wait for the exits of containers.
+    watches: TaskTracker,
+    /// Ends these tasks, but not the containers.
+    stop: CancellationToken,
 }
 
 impl Daemon {
@@ -93,6 +99,8 @@ impl Daemon {
             containers: Mutex::default(),
             events: broadcast::Sender::new(EVENT_BACKLOG),
             samples: stats::Samples::default(),
+            watches: TaskTracker::new(),
+            stop: CancellationToken::new(),
             paths,
         });
         daemon.remove_unfinished()?;
@@ -100,6 +108,13 @@ impl Daemon {
         daemon.load_containers()?;
         daemon.reconcile_network().await;
         Ok(daemon)
+    }
+
+    /// Ends the tasks that wait for the exits of containers, and waits until a recorded exit is complete.
+    pub async fn end_watches(&self) {
+        self.stop.cancel();
+        self.watches.close();
+        self.watches.wait().await;
     }
 
     /// Removes sandboxes and containers that a crash left unfinished. The record is written last, and nothing was
@@ -150,7 +165,7 @@ impl Daemon {
                     let container = Arc::new(container);
                     self.container_map().insert(id, container.clone());
                     if container.state() == v1::ContainerState::ContainerRunning {
-                        tokio::spawn(self.clone().watch(container));
+                        self.watches.spawn(self.clone().watch(container));
                     }
                 }
                 Err(error) => tracing::warn!(container = id, %error, "a container could not be read and is forgotten"),

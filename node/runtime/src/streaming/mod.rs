@@ -23,6 +23,7 @@ use corten_listen::{Gate, Limits, Slot};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::Error;
 use crate::daemon::Daemon;
@@ -62,6 +63,8 @@ struct Inner {
     address: SocketAddr,
     daemon: Arc<Daemon>,
     pending: Mutex<HashMap<String, (Instant, Target)>>,
+    /// The listener, its connections and their sessions; all end with the shutdown.
+    tasks: TaskTracker,
 }
 
 impl StreamingServer {
@@ -69,9 +72,16 @@ impl StreamingServer {
     pub async fn start(daemon: Arc<Daemon>, shutdown: CancellationToken) -> Result<Self, Error> {
         let listener = TcpListener::bind("127.0.0.1:0").await.map_err(Error::system("bind the streaming server"))?;
         let address = listener.local_addr().map_err(Error::system("bind the streaming server"))?;
-        let server = Self(Arc::new(Inner { address, daemon, pending: Mutex::default() }));
-        tokio::spawn(server.clone().accept(listener, shutdown));
+        let tasks = TaskTracker::new();
+        let server = Self(Arc::new(Inner { address, daemon, pending: Mutex::default(), tasks }));
+        server.0.tasks.spawn(server.clone().accept(listener, shutdown));
         Ok(server)
+    }
+
+    /// Waits until all connections have ended, after the shutdown.
+    pub async fn ended(&self) {
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
     }
 
     async fn accept(self, listener: TcpListener, shutdown: CancellationToken) {
@@ -82,7 +92,7 @@ impl StreamingServer {
                 () = shutdown.cancelled() => return,
             };
             let _ = socket.set_nodelay(true);
-            tokio::spawn(self.clone().connection(socket, slot, shutdown.clone()));
+            self.0.tasks.spawn(self.clone().connection(socket, slot, shutdown.clone()));
         }
     }
 
@@ -97,6 +107,7 @@ impl StreamingServer {
         tokio::select! {
             _ = http.serve_connection_with_upgrades(TokioIo::new(socket), service) => {}
             () = slot.closed() => {}
+            () = shutdown.cancelled() => {}
         }
     }
 

@@ -34,6 +34,7 @@ const MAX_UNPAIRED: usize = 256;
 /// Serves a connection: the client opens an error stream and a data stream for each request.
 pub(super) async fn run(daemon: &Arc<Daemon>, sandbox_id: &str, mut streams: Incoming) {
     let mut unpaired: HashMap<String, Stream> = HashMap::new();
+    let mut forwarding = JoinSet::new();
     while let Some(stream) = streams.recv().await {
         let request = stream.header("requestid").to_string();
         let (error, mut data) = match (stream.header("streamtype"), unpaired.remove(&request)) {
@@ -50,12 +51,14 @@ pub(super) async fn run(daemon: &Arc<Daemon>, sandbox_id: &str, mut streams: Inc
         };
         let daemon = daemon.clone();
         let sandbox_id = sandbox_id.to_string();
-        tokio::spawn(async move {
+        forwarding.spawn(async move {
             let port = data.header("port").to_string();
             let there = (&mut data.incoming, &data.outgoing);
             forward(&daemon, &sandbox_id, &port, there, &error.outgoing).await;
         });
+        while forwarding.try_join_next().is_some() {}
     }
+    while forwarding.join_next().await.is_some() {}
 }
 
 /// Serves a WebSocket whose request named the ports. Each port has two channels, for its data and for its errors; the

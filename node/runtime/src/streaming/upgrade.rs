@@ -57,10 +57,14 @@ pub(super) fn answer(server: &StreamingServer, shutdown: &CancellationToken, mut
     let server = server.clone();
     let shutdown = shutdown.clone();
     let upgrading = hyper::upgrade::on(&mut request);
-    tokio::spawn(async move {
-        let Ok(upgraded) = upgrading.await else { return };
+    let tasks = server.0.tasks.clone();
+    tasks.spawn(async move {
+        let serving = async {
+            let Ok(upgraded) = upgrading.await else { return };
+            server.serve(target, choice.protocol, TokioIo::new(upgraded)).await;
+        };
         tokio::select! {
-            () = server.serve(target, choice.protocol, TokioIo::new(upgraded)) => {}
+            () = serving => {}
             () = shutdown.cancelled() => {}
         }
     });
