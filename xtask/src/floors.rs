@@ -63,6 +63,7 @@ const HOUSES: &[House] = &[House {
                 "request_line",
                 "scheme",
                 "site",
+                "storage_format",
                 "tasks",
                 "write_timeout",
                 "user",

@@ -173,6 +173,7 @@ fn arguments(flags: &cli::Server) -> Vec<OsString> {
         list.push("--disable-scheduler".into());
     }
     list.extend(flags.network.arguments());
+    list.extend(flags.store.arguments());
     list.extend(flags.access.arguments());
     list.extend(flags.kubelet.arguments());
     // This flag is not among those that further nodes get too: it applies to the first node only.

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use corten_apiserver::{KubeletClient, ProxyClient, RetiredAuthority, Server, Site, User};
 use corten_client::{Caches, Client, Transport};
 use corten_controllers::NodeComponent;
+use corten_store::etcd::Etcd;
 use corten_store::{Embedded, Store};
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
@@ -62,8 +63,16 @@ pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, store: Arc<dyn Store>, tas
     Ok(ApiServer { server })
 }
 
+/// Opens the store that the flags name: etcd, or the embedded store in the data directory.
+pub async fn open_store(cluster: &Cluster) -> Result<Arc<dyn Store>> {
+    match cluster.store.etcd()? {
+        Some(config) => Ok(Etcd::open(config).await?),
+        None => open_embedded(&cluster.node.directories.data.join("store")).await,
+    }
+}
+
 /// Opens the embedded store; recovery reads files, so it runs on a thread of its own.
-pub async fn open_store(dir: &Path) -> Result<Arc<dyn Store>> {
+async fn open_embedded(dir: &Path) -> Result<Arc<dyn Store>> {
     let config = corten_store::Config::new(dir);
     let store = tokio::task::spawn_blocking(move || Embedded::open(config)).await?;
     Ok(store.context("the store cannot be opened")?)
@@ -83,7 +92,7 @@ async fn outlive(store: Arc<dyn Store>, shutdown: CancellationToken) -> Result<(
 /// Runs `corten apiserver`: the API server and its store, with the credentials for the components of a first node.
 pub async fn alone(cluster: Cluster, shutdown: CancellationToken) -> Result<()> {
     let pki = Arc::new(Pki::open(&cluster.node.directories.pki())?);
-    let store = open_store(&cluster.node.directories.data.join("store")).await?;
+    let store = open_store(&cluster).await?;
     let mut tasks = Tasks::new(shutdown.clone());
     let node = &cluster.node;
     further_nodes::prepare(&cluster, &pki, &node.name, &node.directories, &node.addresses)?;
@@ -129,6 +138,9 @@ fn config(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<corten_apis
         audit: Some(super::audit::config(&cluster.audit, &cluster.node.directories)?),
         proxy_client: Some(front_proxy),
         site: (!access.disable_console).then(|| Arc::new(Console::new(access)) as Arc<dyn Site>),
+        storage_media_type: cluster.store.media_type(),
+        etcd_prefix: cluster.store.etcd_prefix.clone(),
+        shutdown_delay: cluster.store.shutdown_delay_duration,
         ..corten_apiserver::Config::default()
     })
 }
@@ -315,7 +327,7 @@ mod tests {
         let pki = Arc::new(Pki::short_lived(&cluster.node.directories.pki(), LIFETIME));
         let shutdown = CancellationToken::new();
         let mut tasks = Tasks::new(shutdown.clone());
-        let store = open_store(&folder.path().join("store")).await.unwrap();
+        let store = open_store(&cluster).await.unwrap();
         start(&cluster, &pki, store, &mut tasks).await.unwrap();
         let running = tokio::spawn(tasks.run());
         let own = SocketAddr::from((Ipv4Addr::LOCALHOST, cluster.bind.port()));

@@ -52,6 +52,7 @@ mod scheme;
 mod serve;
 mod server;
 mod site;
+mod storage_format;
 mod subresources;
 mod target;
 mod tasks;
@@ -70,7 +71,7 @@ pub use body::{Body, HttpBody, Reply, RequestBody, Watch};
 pub use cache::event::WatchEvent;
 pub use config::{
     Audit, AuditLog, AuditWebhook, Authorization, Config, KubeconfigReader, KubeletClient, ProxyClient, RemoteServer,
-    RetiredAuthority,
+    RetiredAuthority, StorageMediaType,
 };
 pub use error::Error;
 pub use in_process::InProcess;
