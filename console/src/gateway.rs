@@ -132,7 +132,7 @@ impl Gateway {
         let Ok(address) = listener.local_addr() else { return };
         let gate = Gate::new(LIMITS);
         loop {
-            let (stream, place) = tokio::select! {
+            let (stream, slot) = tokio::select! {
                 accepted = gate.accept(&listener) => accepted,
                 () = self.shutdown.cancelled() => break,
             };
@@ -140,7 +140,7 @@ impl Gateway {
             let shutdown = self.shutdown.clone();
             self.tasks.spawn(async move {
                 let service = hyper::service::service_fn(|request: Request<Incoming>| {
-                    place.asked();
+                    slot.request_arrived();
                     let gateway = Arc::clone(&gateway);
                     async move { Ok::<_, std::convert::Infallible>(gateway.answer(request, address.port()).await) }
                 });
@@ -149,7 +149,7 @@ impl Gateway {
                 tokio::select! {
                     // A browser that closes a connection is no event.
                     _ = connection => {}
-                    () = place.closed() => {}
+                    () = slot.closed() => {}
                     () = shutdown.cancelled() => {}
                 }
             });

@@ -96,7 +96,7 @@ fn errors(scene: &Scene, pointer: &str, value: &Value) -> String {
         "update" if pointer.is_empty() => subject.kind.validate_update(&old, &old),
         "update" => {
             subject.kind.default(&mut new);
-            subject.kind.validate_given_update(&new, &input, &old)
+            subject.kind.validate_sent_update(&new, &input, &old)
         }
         "status" if pointer.is_empty() => Vec::new(),
         "status" => subject.kind.validate_status_update(&input, &old),
