@@ -37,14 +37,14 @@ family!(
     "scheduler_scheduling_attempt_duration_seconds",
     Kind::Histogram(&MILLISECONDS),
     ["profile", "result"],
-    "How long attempts took, deciding and binding together."
+    "Duration of scheduling attempts, including binding."
 );
 family!(
     ALGORITHM_DURATION,
     "scheduler_scheduling_algorithm_duration_seconds",
     Kind::Histogram(&MILLISECONDS),
     [],
-    "How long decisions took."
+    "Duration of scheduling decisions."
 );
 family!(
     PREEMPTION_VICTIMS,
@@ -58,23 +58,23 @@ family!(
     "scheduler_preemption_attempts_total",
     Kind::Counter,
     [],
-    "Times that room was looked for."
+    "Number of preemption attempts."
 );
-family!(PENDING_PODS, "scheduler_pending_pods", Kind::Gauge, ["queue"], "Pods that wait, by queue.");
-family!(GOROUTINES, "scheduler_goroutines", Kind::Gauge, ["operation"], "Tasks that are under way, by what they do.");
+family!(PENDING_PODS, "scheduler_pending_pods", Kind::Gauge, ["queue"], "Number of pending pods, by queue.");
+family!(GOROUTINES, "scheduler_goroutines", Kind::Gauge, ["operation"], "Number of running tasks, by their work.");
 family!(
     SLI_DURATION,
     "scheduler_pod_scheduling_sli_duration_seconds",
     Kind::Histogram(&SLI),
     ["attempts"],
-    "How long pods took from the first attempt to being bound, by attempts."
+    "Duration from the first attempt until the binding of a pod, by attempts."
 );
 family!(
     POD_ATTEMPTS,
     "scheduler_pod_scheduling_attempts",
     Kind::Histogram(&ATTEMPTS),
     [],
-    "How many attempts pods took to be bound."
+    "Number of attempts until the binding of a pod."
 );
 family!(
     AFTER_FLUSH,
@@ -88,28 +88,28 @@ family!(
     "scheduler_framework_extension_point_duration_seconds",
     Kind::Histogram(&TENTHS),
     ["extension_point", "profile", "status"],
-    "How long all plugins of a point took together."
+    "Duration of all plugins of an extension point."
 );
 family!(
     PLUGIN_DURATION,
     "scheduler_plugin_execution_duration_seconds",
     Kind::Histogram(&HUNDREDTHS),
     ["extension_point", "plugin", "status"],
-    "How long a plugin took at a point, in some of the attempts."
+    "Duration of a plugin at an extension point, sampled."
 );
 family!(
     EVALUATIONS,
     "scheduler_plugin_evaluation_total",
     Kind::Counter,
     ["extension_point", "plugin", "profile"],
-    "How often a plugin was asked, by point."
+    "Number of evaluations of a plugin, by extension point."
 );
 family!(
     INCOMING_PODS,
     "scheduler_queue_incoming_pods_total",
     Kind::Counter,
     ["event", "queue"],
-    "Pods that came into a queue, by queue and by what brought them there."
+    "Number of pods added to a queue, by queue and event."
 );
 family!(CACHE_SIZE, "scheduler_cache_size", Kind::Gauge, ["type"], "Nodes, pods and assumed pods that are known.");
 family!(
@@ -117,7 +117,7 @@ family!(
     "scheduler_unschedulable_pods",
     Kind::Gauge,
     ["plugin", "profile"],
-    "Rejected pods that wait, by each plugin that rejected them."
+    "Number of unschedulable pods, by each plugin that rejected them."
 );
 
 /// The plugins are timed one by one in one of this many attempts.

@@ -30,26 +30,26 @@ const fn of_queue(name: &'static str, kind: Kind, help: &'static str) -> Family 
 }
 
 static ADDS: Family = of_queue("workqueue_adds_total", Kind::Counter, "Items that were added to a work queue.");
-static DEPTH: Family = of_queue("workqueue_depth", Kind::Gauge, "Items that wait in a work queue.");
+static DEPTH: Family = of_queue("workqueue_depth", Kind::Gauge, "Number of items in a work queue.");
 static WAITED: Family = of_queue(
     "workqueue_queue_duration_seconds",
     Kind::Histogram(&WORK_SECONDS),
-    "How long items waited in a work queue.",
+    "Duration of the wait of items in a work queue.",
 );
 static WORKED: Family = of_queue(
     "workqueue_work_duration_seconds",
     Kind::Histogram(&WORK_SECONDS),
-    "How long items of a work queue were worked on.",
+    "Duration of the processing of items of a work queue.",
 );
 static UNFINISHED: Family = of_queue(
     "workqueue_unfinished_work_seconds",
     Kind::Gauge,
-    "For how long the items that are worked on have been, together, in seconds.",
+    "Duration of the unfinished processing of all items, in seconds.",
 );
 static LONGEST: Family = of_queue(
     "workqueue_longest_running_processor_seconds",
     Kind::Gauge,
-    "For how long the item that is worked on longest has been, in seconds.",
+    "Duration of the longest unfinished processing of an item, in seconds.",
 );
 static RETRIES: Family =
     of_queue("workqueue_retries_total", Kind::Counter, "Items that were added again after a failure.");
@@ -63,7 +63,7 @@ static REQUEST_DURATION: Family = Family {
     name: "rest_client_request_duration_seconds",
     kind: Kind::Histogram(&REQUEST_SECONDS),
     labels: &["host", "verb"],
-    help: "How long requests took until their answer began, by verb and host.",
+    help: "Duration of requests until the start of the response, by verb and host.",
 };
 static REQUEST_RETRIES: Family = Family {
     name: "rest_client_request_retries_total",
@@ -87,7 +87,7 @@ static QUEUED: Family = Family {
     name: "informer_queued_items",
     kind: Kind::Gauge,
     labels: &INFORMER,
-    help: "Changes of a cache that wait to be passed on.",
+    help: "Number of cache changes that wait for their delivery.",
 };
 static PASSED_ON: Family = Family {
     name: "informer_processing_latency_seconds",

@@ -36,7 +36,7 @@ pub fn render(out: &mut Exposition, control: &FlowControl) {
         level.counts.iter().flat_map(refused).filter(|(.., number)| *number > 0.0).collect()
     });
     let one = |_: &RequestDump| 1;
-    family("current_inqueue_requests", "gauge", "Requests that wait.", &|level| {
+    family("current_inqueue_requests", "gauge", "Number of queued requests.", &|level| {
         if level.exempt {
             return Vec::new();
         }
@@ -53,7 +53,7 @@ pub fn render(out: &mut Exposition, control: &FlowControl) {
 /// Writes the durations that requests waited for seats, by whether they got them.
 fn waits(out: &mut Exposition, levels: &[(String, LevelDump)]) {
     let name = "apiserver_flowcontrol_request_wait_duration_seconds";
-    out.family(name, "histogram", "How long requests waited for seats.");
+    out.family(name, "histogram", "Duration of the wait of requests for seats.");
     let bounds: Vec<String> = WAIT_SECONDS.iter().map(|bound| number(*bound)).chain(["+Inf".to_owned()]).collect();
     for (level, dump) in levels {
         for (schema, counts) in &dump.counts {
