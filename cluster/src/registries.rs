@@ -45,7 +45,7 @@ pub const FIELDS: &[Field] = &[
     },
     Field {
         name: "mirrors",
-        help: "Hosts that are asked before the registry itself, in this order; each may have an entry of its own.",
+        help: "Hosts that are tried before the registry itself, in this order; each may have an entry of its own.",
         set: |entry, value, _| {
             let hosts = value.as_array()?.iter().map(text).collect::<Option<_>>();
             set(hosts, &mut entry.config.mirrors)
@@ -53,17 +53,17 @@ pub const FIELDS: &[Field] = &[
     },
     Field {
         name: "plainHTTP",
-        help: "Whether the registry is asked without TLS.",
+        help: "Whether the registry is used without TLS.",
         set: |entry, value, _| set(value.as_bool(), &mut entry.config.plain_http),
     },
     Field {
         name: "insecureSkipVerify",
-        help: "Whether the registry's certificate is taken unverified.",
+        help: "Whether the registry's certificate is not verified.",
         set: |entry, value, _| set(value.as_bool(), &mut entry.config.insecure_skip_verify),
     },
     Field {
         name: "caFile",
-        help: "A PEM file with the authorities of the registry's certificate, relative to this file.",
+        help: "A PEM file with the CAs of the registry's certificate, relative to this file.",
         set: |entry, value, folder| {
             let file = folder.join(value.as_str()?);
             let read = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()));
@@ -72,7 +72,7 @@ pub const FIELDS: &[Field] = &[
     },
     Field {
         name: "stallTimeoutSeconds",
-        help: "The seconds without a byte after which a pull is given up.",
+        help: "The seconds without a byte after which a pull fails.",
         set: |entry, value, _| {
             let seconds = value.as_u64().filter(|seconds| *seconds > 0)?;
             entry.config.stall_timeout = Some(std::time::Duration::from_secs(seconds));
@@ -81,7 +81,7 @@ pub const FIELDS: &[Field] = &[
     },
     Field {
         name: "username",
-        help: "The user, for registries that ask for one.",
+        help: "The user, for registries that need authentication.",
         set: |entry, value, _| set(text(value).map(Some), &mut entry.username),
     },
     Field {
