@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_route_an_address_of_a_link_is_the_nodes() {
+    fn without_a_route_the_node_has_an_address_of_a_link() {
         let links = |text: &str| {
             let pair = |word: &str| word.split_once('=').map(|(name, ip)| (name.to_owned(), ip.parse().unwrap()));
             text.split(' ').filter_map(pair).collect::<Vec<_>>()
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn places_of_different_clusters_do_not_share_a_cgroup() {
+    fn clusters_in_different_directories_do_not_share_a_cgroup() {
         let directories = |data: &str| Directories { data: data.into(), run: "/run/x".into() };
         assert_eq!(directories("/var/lib/corten").cgroup(), "/corten");
         assert_ne!(directories("/a").cgroup(), directories("/b").cgroup());

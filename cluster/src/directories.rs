@@ -107,7 +107,7 @@ mod tests {
     use super::short_hash;
 
     #[test]
-    fn a_hash_that_names_things_is_always_the_same() {
+    fn a_hash_that_names_resources_is_always_the_same() {
         assert_eq!(short_hash("/var/lib/corten"), "dfb22e75");
     }
 }

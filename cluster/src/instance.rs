@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_server_per_place() {
+    fn one_server_per_run_directory() {
         let dir = tempfile::tempdir().unwrap();
         let directories = Directories { data: dir.path().join("data"), run: dir.path().join("run") };
         assert_eq!(running(&directories).unwrap(), None);

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_carries_user_group_and_names() {
+    fn a_leaf_certificate_has_user_group_and_names() {
         let dir = tempfile::tempdir().unwrap();
         let pki = Pki::open(dir.path()).unwrap();
         let leaf = Leaf {

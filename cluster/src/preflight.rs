@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_port_names_the_flag() {
+    fn a_port_in_use_names_the_flag() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let error = port_free(taken.local_addr().unwrap(), "--port").unwrap_err().to_string();
         assert!(error.contains("--port"), "{error}");

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn new_things_are_private_and_old_ones_are_closed() {
+    fn new_files_are_private_and_old_ones_are_restricted() {
         let dir = tempfile::tempdir().unwrap();
         let inner = dir.path().join("a/b");
         directory(&inner).unwrap();

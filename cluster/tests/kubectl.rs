@@ -6,7 +6,7 @@ use testkit::tools;
 const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
 
 #[test]
-fn kubectl_finds_what_it_asks_for() {
+fn kubectl_gets_its_answers() {
     if !tools::is_root() {
         eprintln!("skipped: a cluster needs root");
         return;

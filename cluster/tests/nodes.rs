@@ -76,7 +76,7 @@ spec:
 }
 
 #[test]
-fn a_cluster_of_ipv6_alone_on_a_machine_that_has_no_address_of_it() {
+fn an_ipv6_cluster_starts_on_a_machine_without_ipv6_addresses() {
     if !tools::is_root() {
         eprintln!("skipped: a cluster needs root");
         return;

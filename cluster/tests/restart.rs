@@ -204,7 +204,7 @@ int fdatasync(int descriptor) {
 "#;
 
 #[test]
-fn a_failed_sync_ends_the_server_and_the_status_says_why() {
+fn a_failed_sync_ends_the_server_and_the_status_shows_the_error() {
     if !tools::is_root() {
         eprintln!("skipped: a cluster needs root");
         return;

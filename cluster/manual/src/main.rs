@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reference_pages_say_what_the_code_says() {
+    fn the_reference_pages_match_the_code() {
         let package = Path::new(env!("CARGO_MANIFEST_DIR"));
         let root = package.ancestors().nth(2).expect("the package lies in the tree");
         if std::env::var_os("WRITE_REFERENCE").is_some() {

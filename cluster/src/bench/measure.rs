@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_held_against_what_is_stored() {
+    fn memory_is_compared_with_the_stored_bytes() {
         let mut report = Report::default();
         let none = Processes(Vec::new());
         report.stored("x", f64::from(3 << 20), &none);

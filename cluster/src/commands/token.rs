@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_life_becomes_a_date() {
+    fn a_ttl_becomes_an_expiration() {
         let now: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
         assert_eq!(expiration("24h", now).unwrap().as_deref(), Some("2026-01-03T03:04:05Z"));
         assert_eq!(expiration("1h30m", now).unwrap().as_deref(), Some("2026-01-02T04:34:05Z"));

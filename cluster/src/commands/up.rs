@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_a_running_cluster_are_not_silently_ignored() {
+    fn flags_that_differ_from_the_running_cluster_are_refused() {
         for (wanted, running, difference) in [
             (&[][..], &[][..], None),
             (&[], &["--nodes", "3"], None),

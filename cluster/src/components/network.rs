@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_runtime_alone_finds_its_range_again() {
+    fn a_runtime_alone_finds_its_pod_cidr_again() {
         use clap::Parser;
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().to_str().unwrap();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_beyond_the_clusters_is_none() {
+    fn a_pod_cidr_outside_of_the_cluster_cidr_is_ignored() {
         let within = cidrs("10.244.0.0/16,fd00:10:244::/56").unwrap();
         for good in ["10.244.3.0/24", "10.244.3.0/24,fd00:10:244:3::/64"] {
             assert!(is_within(good, &within), "{good}");

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn questions_are_well_formed() {
+    fn dns_queries_are_well_formed() {
         assert_eq!(&question("a.bc", true)[12..], b"\x01a\x02bc\x00\x00\x01\x00\x01");
         assert_eq!(&question("a.bc", false)[12..], b"\x01a\x02bc\x00\x00\x1c\x00\x01");
     }

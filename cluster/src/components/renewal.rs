@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_fresh_for_four_fifths_of_its_life() {
+    fn a_certificate_is_renewed_after_80_percent_of_its_lifetime() {
         let mut params = rcgen::CertificateParams::new(vec!["n".to_owned()]).unwrap();
         let day = Duration::from_secs(24 * 60 * 60);
         let start = std::time::SystemTime::UNIX_EPOCH + day * 20_000;

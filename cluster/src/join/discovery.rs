@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_token_signed_is_believed() {
+    fn only_content_that_the_token_signed_is_trusted() {
         let good = info("content", "abcdef", "0123456789abcdef");
         assert_eq!(verified_content(&good, "abcdef.0123456789abcdef").unwrap(), "content");
         for (token, why) in [

@@ -399,7 +399,7 @@ fn proxies_to_kubelets_alone(cluster: &Cluster) {
 }
 
 #[test]
-fn a_stolen_node_gets_nothing_beyond_its_own() {
+fn a_stolen_node_accesses_only_its_own_objects() {
     if !tools::is_root() {
         eprintln!("skipped: a cluster needs root");
         return;

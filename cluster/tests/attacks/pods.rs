@@ -23,7 +23,7 @@ fn pods_gain_nothing_beyond_their_own() {
 }
 
 #[test]
-fn pods_cannot_hold_the_node_up() {
+fn pods_cannot_block_the_node() {
     if !tools::is_root() {
         return eprintln!("skipped: a cluster needs root");
     }

@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_promised_on_few_nodes_and_groups_stay_apart() {
+    fn memory_is_allocated_on_few_numa_nodes_and_groups_do_not_overlap() {
         let root = tempfile::tempdir().unwrap();
         let policy = policy(root.path());
         let anywhere = Hint { nodes: None, preferred: true };
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_has_what_an_init_container_had() {
+    fn a_container_reuses_the_memory_of_an_init_container() {
         let root = tempfile::tempdir().unwrap();
         let policy = policy(root.path());
         allocate(&policy, &pod("a", Some("3Gi"), "2Gi"), Hint { nodes: Some(0b1), preferred: true }).unwrap();
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_must_add_up() {
+    fn reserved_memory_must_add_up() {
         let node = Sizes::from([("memory".to_owned(), 4 * GIB)]);
         let machine = BTreeMap::from([(0, node)]);
         let check = |reserved: Vec<(u32, u64)>, kept: i64| {

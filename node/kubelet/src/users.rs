@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_run_out_before_they_overlap_with_nobody() {
+    fn ids_are_exhausted_before_the_last_one() {
         let all: BTreeSet<u32> = (1..=MOST_PODS).map(|number| number * LENGTH).collect();
         assert_eq!(free(&all), None);
         let last = all.last().unwrap();

@@ -159,7 +159,7 @@ mod tests {
 
     /// A server with current ciphers answers a hello with one of them, and refuses the weak ones.
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_server_of_today_refuses_what_is_weak() {
+    async fn a_current_server_refuses_weak_ciphers() {
         let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
         let config = corten_apiserver::tls_config(&made.cert.pem(), &made.signing_key.serialize_pem(), "").unwrap();
         let acceptor = tokio_rustls::TlsAcceptor::from(std::sync::Arc::new(config));

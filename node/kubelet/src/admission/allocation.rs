@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn room_is_given_once_and_freed_room_wakes_who_waits() {
+    async fn room_is_allocated_once_and_freed_room_wakes_waiting_pods() {
         let node_info =
             NodeInfo { allocatable: [("cpu".to_owned(), Quantity("2".into()))].into(), ..NodeInfo::default() };
         let allocations = Allocations::default();

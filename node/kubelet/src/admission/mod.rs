@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_taken_or_refused_with_upstreams_words() {
+    fn pods_are_admitted_or_rejected_with_upstreams_messages() {
         let one_cpu = r#"{"containers":[{"name":"c","resources":{"requests":{"cpu":"1500m"}}}]}"#;
         let with_port = r#"{"containers":[{"name":"c","ports":[{"containerPort":80,"hostPort":8080}]}]}"#;
         let large = r#""containers":[{"name":"c","resources":{"requests":{"cpu":"1"}}}]"#;
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_under_pressure_takes_only_what_it_must() {
+    fn a_node_under_pressure_admits_only_critical_pods_and_those_with_requests() {
         let best_effort =
             format!("{{{TOLERANT}}}").replace("\"operator\":\"Exists\"", "\"key\":\"gone\",\"operator\":\"Exists\"");
         let burstable = r#"{"tolerations":[{"key":"gone","operator":"Exists"}],"containers":[{"name":"c","resources":{"requests":{"cpu":"1m"}}}]}"#;

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn as_few_and_as_unimportant_as_will_do() {
+    fn as_few_and_as_unimportant_pods_as_suffice_are_preempted() {
         use QosClass::{BestEffort, Burstable, Guaranteed};
         let small = ("small", held(Burstable, 0, 200));
         let large = ("large", held(Burstable, 0, 600));

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_is_forgotten_with_its_last_pod() {
+    fn a_claim_is_removed_with_its_last_pod() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("claims.json");
         let mut state = State::read(&file);

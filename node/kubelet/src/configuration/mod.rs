@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_or_not_done_is_refused() {
+    fn unknown_and_unsupported_settings_are_refused() {
         for (fields, expected) in [
             (json!({"maxPod": 1}), "KubeletConfiguration: unknown field \"maxPod\""),
             (

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn use_is_read_from_v1_files() {
+    fn usage_is_read_from_v1_files() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("memory/kubepods");
         fs::create_dir_all(&folder).unwrap();

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_leads_nowhere_outside_of_the_volume() {
+    fn a_link_never_leads_out_of_the_volume() {
         let root = tempfile::tempdir().unwrap();
         let volume = root.path().join("volume");
         std::fs::create_dir(&volume).unwrap();

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn profiles_lie_below_the_kubelets_folder() {
+    fn profiles_are_below_the_kubelets_directory() {
         for (name, path) in [
             ("audit/x.json", "/var/lib/corten/kubelet/seccomp/audit/x.json"),
             ("../../../../dev/zero", "/var/lib/corten/kubelet/seccomp/dev/zero"),

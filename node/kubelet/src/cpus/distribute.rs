@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processors_come_evenly_from_the_fewest_nodes_that_have_them() {
+    fn cpus_are_distributed_over_the_fewest_numa_nodes() {
         /// The free CPUs of each NUMA node, the count, the group, and the CPUs of each NUMA node.
         type Case = (&'static [usize], usize, usize, Option<&'static [(u32, usize)]>);
         let cases: &[Case] = &[

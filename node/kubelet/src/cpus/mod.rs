@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn processors_are_taken_near_what_else_the_container_has() {
+    fn cpus_are_taken_from_the_numa_nodes_of_the_hint() {
         let root = tempfile::tempdir().unwrap();
         let mut policy = policy(root.path());
         policy.topology.0.values_mut().filter(|cpu_info| cpu_info.core > 1).for_each(|cpu_info| cpu_info.numa_node = 1);
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_processors_are_given_once_and_the_rest_is_shared() {
+    fn exclusive_cpus_are_allocated_once_and_the_rest_is_shared() {
         let root = tempfile::tempdir().unwrap();
         let policy = policy(root.path());
         allocate(&policy, &pod("a", None, "2")).unwrap();
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_cores_and_strict_reservations_are_kept_on_request() {
+    fn full_cores_and_strict_reservations_are_kept_on_request() {
         let root = tempfile::tempdir().unwrap();
         let mut policy = policy(root.path());
         policy.options = Options { full_pcpus_only: true, strict_reservation: true, ..Options::default() };

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_together_is_taken_together() {
+    fn cpus_of_one_core_are_taken_together() {
         for (free, count, expected) in [
             ("0-7", 4, "0-1,4-5"),
             ("0-7", 2, "0,4"),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn numa_nodes_give_the_same_on_request() {
+    fn cpus_are_distributed_evenly_on_request() {
         for (free, count, full_pcpus_only, expected) in [
             ("0-7", 4, false, Some("0-1,4-5")),
             ("0-7", 6, false, Some("0-4,6")),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shares_a_cache_is_taken_together_on_request() {
+    fn cpus_that_share_a_cache_are_taken_together_on_request() {
         // One NUMA node of sixteen CPUs, two to a core, four cores to a cache: 0 and 1 are one core.
         let cpu_info = |cpu: u32| CpuInfo { numa_node: 0, socket: 0, core: cpu / 2, cache: cpu / 8 };
         let machine = Topology((0..16).map(|cpu| (cpu, cpu_info(cpu))).collect());
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_processors() {
+    fn this_machine_has_cpus() {
         assert!(!Topology::read().all().is_empty());
     }
 }

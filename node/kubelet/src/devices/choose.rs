@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_taken_from_near() {
+    fn devices_are_taken_from_the_numa_nodes_of_the_hint() {
         let device = |nodes: &[i64]| Device { healthy: true, numa_nodes: nodes.iter().copied().collect() };
         let devices = BTreeMap::from([
             ("a".to_owned(), device(&[0])),

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_with_a_domain_of_their_own_are_taken() {
+    fn only_names_with_a_domain_are_registered() {
         for (name, expected) in [
             ("example.com/gpu", true),
             ("cpu", false),

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minimum_is_won_back_before_the_threshold_is_left() {
+    fn the_minimum_is_reclaimed_before_a_threshold_is_no_longer_met() {
         let mut one = threshold(Signal::MemoryAvailable, ThresholdValue::Quantity(100), 0);
         one.minimum_reclaim = Some(ThresholdValue::Quantity(50));
         let mut state = State::default();

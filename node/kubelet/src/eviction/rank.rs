@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_goes_by_excess_then_priority_then_how_much() {
+    fn memory_evictions_are_ranked_by_excess_priority_and_usage() {
         let list = [
             (pod("within", 0, "1000"), Some(stats(900, 0, 0, 0))),
             (pod("over-important", 5, "100"), Some(stats(5000, 0, 0, 0))),
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_counts_what_lies_on_the_full_one() {
+    fn only_the_usage_of_the_full_disk_counts() {
         let list =
             [(pod("writes", 0, "0"), Some(stats(0, 1000, 10, 0))), (pod("logs", 0, "0"), Some(stats(0, 10, 900, 0)))];
         assert_eq!(order(&list, Signal::NodeFsAvailable, false), ["writes", "logs"]);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_go_by_priority_first() {
+    fn pid_evictions_are_ranked_by_priority_first() {
         let list = [
             (pod("important", 9, "0"), Some(stats(0, 0, 0, 900))),
             (pod("few", 0, "0"), Some(stats(0, 0, 0, 3))),
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_must_keep_its_own_limits() {
+    fn a_pod_that_exceeds_its_own_limits_is_evicted() {
         let container = r#"{"name":"c","resources":{"limits":{"ephemeral-storage":"1Ki"}}}"#;
         let limited = fixtures::pod(&format!(r#"{{"containers":[{container}]}}"#));
         let mut stats = stats(0, 1000, 25, 0);

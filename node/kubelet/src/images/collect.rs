@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_unused_go_first_and_the_needed_never() {
+    fn the_least_recently_used_images_are_removed_first_and_used_ones_never() {
         let in_use = HashSet::from(["used".to_owned()]);
         let policy = ImageCollection::default();
         let (chosen, freed) = choose(&records(), &in_use, &policy, at(1000), 150);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_freed_below_the_high_mark() {
+    fn nothing_is_freed_below_the_high_threshold() {
         let policy = ImageCollection::default();
         assert_eq!(bytes_to_free(84_999, 100_000, &policy), None);
         assert_eq!(bytes_to_free(85_000, 100_000, &policy), Some(5_000));

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_taken_apart() {
+    fn lines_are_parsed() {
         let line = parse(b"2026-01-02T03:04:05.123456789Z stdout F hello world\n").unwrap();
         assert_eq!((line.stream, line.partial, line.content), (Stream::Stdout, false, b"hello world".as_slice()));
         assert_eq!(line.time().unwrap().subsec_nanosecond(), 123_456_789);

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_files_go() {
+    fn the_oldest_files_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("0.log");
         fs::write(&path, "x").unwrap();

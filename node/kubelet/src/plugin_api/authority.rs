@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_malformed_is_passed_on() {
+    async fn malformed_frames_pass_unchanged() {
         for sent in [&b"PRI"[..], b"", &request(b"%", 0)[..40], &[0xff; 200]] {
             let mut heard = Vec::new();
             Rewritten::new(sent).read_to_end(&mut heard).await.unwrap();

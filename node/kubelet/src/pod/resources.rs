@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_asks_for_the_largest_moment_of_its_life() {
+    fn pod_requests_are_those_of_the_largest_phase() {
         let container = |name: &str, cpu: &str, more: &str| {
             format!(r#"{{"name":"{name}","resources":{{"requests":{{"cpu":"{cpu}"}}}}{more}}}"#)
         };
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_without_limits_has_those_of_its_pod() {
+    fn a_container_without_limits_has_the_pod_level_limits() {
         let pod = fixtures::pod(
             r#"{"resources":{"requests":{"memory":"48Mi"},"limits":{"cpu":"100m","memory":"64Mi"}},
                 "containers":[{"name":"bare"},{"name":"own","resources":{"limits":{"cpu":"50m","memory":"0"},"requests":{"memory":"16Mi"}}}]}"#,

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_order_is_given_once_and_wakes_the_worker() {
+    async fn a_termination_is_ordered_once_and_wakes_the_worker() {
         let terminations = Terminations::default();
         let waker = Waker::default();
         let end = PodTermination { reason: "Evicted".into(), message: "m".into(), grace: 1, disrupted: true };

@@ -389,7 +389,7 @@ fn ending_stops_containers_within_the_grace_that_is_left() {
 }
 
 #[test]
-fn what_is_being_stopped_is_not_stopped_twice() {
+fn a_container_that_is_being_stopped_is_not_stopped_twice() {
     let mut memory = terminating(0, 30);
     memory.stopping.insert("main1".into());
     check_with(
@@ -468,7 +468,7 @@ fn a_changed_image_restarts_the_container() {
 }
 
 #[test]
-fn changed_resources_are_given_or_restart_the_container() {
+fn changed_resources_are_applied_or_restart_the_container() {
     let spec = |policy: &str| {
         let policies = format!(r#"[{{"resourceName":"memory","restartPolicy":"{policy}"}}]"#);
         format!(
@@ -570,7 +570,7 @@ fn an_exit_may_restart_all_containers_from_the_first() {
 }
 
 #[test]
-fn only_the_newest_two_attempts_are_kept() {
+fn only_the_newest_two_instances_are_kept() {
     check(
         ONE,
         "s0 ready\n s0 main exited 1 -99 #0\n s0 main exited 1 -98 #1\n s0 main exited 1 -97 #2\n s0 main running 0 0 #3",

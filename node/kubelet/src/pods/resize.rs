@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_seen_as_it_was_promised() {
+    fn a_pod_has_its_allocated_resources() {
         let wanted = Arc::new(pod("2"));
         let promised = resources_of(&pod("1"));
         assert_eq!(resources_of(&with_resources(&wanted, Some(&promised))), promised);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deferred_resize_of_the_whole_pod_survives_a_restart() {
+    fn a_deferred_resize_of_pod_level_resources_survives_a_restart() {
         let pod = |cpu: &str| {
             let resources = format!(r#"{{"requests":{{"cpu":"{cpu}"}},"limits":{{"memory":"1Gi"}}}}"#);
             fixtures::pod(&format!(r#"{{"resources":{resources},"containers":[{{"name":"c"}}]}}"#))

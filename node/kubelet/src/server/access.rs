@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_grow_old_and_do_not_grow_without_end() {
+    fn decisions_expire_and_are_bounded() {
         let answers: Answers<usize, bool> = Answers::default();
         let now = Instant::now();
         answers.keep(1, true, now, Duration::from_secs(10));

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_are_removed_twice_over_and_only_from_their_place() {
+    fn directories_are_removed_twice_and_only_below_their_root() {
         let place = tempfile::tempdir().unwrap();
         for bad in ["", ".", "..", "../x", "a/b", ".hidden", "a\0b"] {
             assert_eq!(path_of(place.path(), bad), None, "{bad:?}");

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_right_attempt_is_chosen() {
+    fn the_right_container_instance_is_chosen() {
         let running = json!({"containerID": "corten://b", "state": {"running": {}},
             "lastState": {"terminated": {"exitCode": 1, "containerID": "corten://a"}}});
         assert_eq!(id_of(running.clone(), false), Ok("b".into()));

@@ -6,7 +6,7 @@ use super::fake_bus::FakeBus;
 use super::*;
 
 #[test]
-fn pods_are_ended_by_priority() {
+fn pods_are_terminated_by_priority() {
     let simple = ShutdownConfig {
         grace_period: Duration::from_secs(30),
         critical_grace_period: Duration::from_secs(10),
@@ -67,7 +67,7 @@ async fn logind_delays_the_shutdown_and_the_lock_is_taken_again() {
 }
 
 #[test]
-fn without_a_bus_the_kubelet_does_not_start() {
+fn without_d_bus_the_kubelet_does_not_start() {
     let shutdown = ShutdownConfig {
         grace_period: Duration::from_secs(30),
         bus: Some("/nonexistent/bus".into()),

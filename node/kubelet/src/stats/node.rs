@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_found_by_their_place() {
+    fn the_kernels_tables_are_parsed() {
         assert_eq!(parse_load("0.1 0.2 0.3 3/456 99\n"), Some(456));
         let routes = "Iface Destination Gateway\nbr0 0000F40A 0\neth0 00000000 01\n";
         assert_eq!(default_interface(routes).as_deref(), Some("eth0"));

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_fell_begins_anew() {
+    fn a_counter_that_decreased_starts_again() {
         let mut rates = Rates::default();
         rates.note("a", 100 * SECOND, 5_000, None);
         assert_eq!(rates.note("a", 110 * SECOND, 1_000_000_000, None), Some(99_999_500));

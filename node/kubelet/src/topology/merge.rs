@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn of_places_of_one_size_the_closest_is_taken_on_request() {
+    fn the_closest_numa_nodes_are_preferred_on_request() {
         // Four NUMA nodes in a row, with growing distances.
         let distances = (0..4u32).map(|from| (from, (0..4).map(|to| 10 + 5 * u64::from(from.abs_diff(to))).collect()));
         let near = Machine { nodes: 0b1111, distances: distances.collect() };
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_merged_as_upstream_merges_them() {
+    fn hints_are_merged_as_upstream_merges_them() {
         // Two NUMA nodes; the result of each of the three policies.
         for (hints, best_effort, restricted, single) in [
             ("*", "01+", "01+", "*+"),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_preferred_is_as_wide_as_the_widest_need() {
+    fn a_hint_that_is_not_preferred_is_as_wide_as_the_widest_need() {
         // Four NUMA nodes: one resource needs two of them, the other one.
         let hints = read("01- 23- 0123- | 0- 1- 23- 0123-");
         assert_eq!(shown(merge(Policy::BestEffort, &machine(0b1111), &hints)), "01-");

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_swap_whole_and_the_unchanged_stays() {
+    fn changes_are_atomic_and_unchanged_files_stay() {
         let volume = tempfile::tempdir().unwrap();
         let path = volume.path();
         assert!(write(path, &payload(&[("a", "1"), ("d/b", "2")]), None).unwrap());

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_open_and_one_that_is_open_stays_sticky() {
+    fn a_directory_is_writable_and_a_writable_one_stays_sticky() {
         let root = tempfile::tempdir().unwrap();
         for (before, after) in [(0o755, 0o777), (0o1777, 0o1777), (0o1755, 0o777)] {
             fs::set_permissions(root.path(), fs::Permissions::from_mode(before)).unwrap();

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_says_whose_turn_it_is() {
+    fn the_status_names_the_next_component_to_act() {
         for (status, size, due) in [
             (Some(PENDING), "2Gi", true),
             (Some(IN_PROGRESS), "2Gi", true),
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grown_claim_waits_for_nothing() {
+    fn an_expanded_claim_has_no_resize_condition() {
         let status = finished(&claim(Some(IN_PROGRESS)), &Quantity("2Gi".into()));
         assert_eq!(status["capacity"]["storage"], "2Gi");
         assert_eq!(status["allocatedResourceStatuses"]["storage"], Value::Null);

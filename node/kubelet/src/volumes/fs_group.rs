@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tree_is_given_and_what_links_lead_to_is_not() {
+    fn the_tree_gets_the_group_and_targets_of_links_do_not() {
         if !nix::unistd::geteuid().is_root() {
             return eprintln!("skipped: giving files away needs root");
         }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_beyond_the_length_of_a_path_is_given_with_a_small_stack() {
+    fn a_tree_deeper_than_a_path_gets_the_group_with_a_small_stack() {
         let root = tempfile::tempdir().unwrap();
         let volume = root.path().join("volume");
         fs::create_dir(&volume).unwrap();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_of_one_file_is_given() {
+    fn a_volume_of_one_file_gets_the_group() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("file");
         fs::write(&file, "").unwrap();

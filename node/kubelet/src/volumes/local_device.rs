@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_on_a_device_is_read() {
+    fn the_content_of_a_device_is_read() {
         assert_eq!(found("DEVNAME=/dev/sdb\nTYPE=xfs\n"), "xfs");
         for partitioned in ["DEVNAME=/dev/sdb\nPTTYPE=gpt\n", "PTTYPE=dos\nTYPE=ext4\n", ""] {
             assert_eq!(found(partitioned), "unknown data, probably partitions", "{partitioned:?}");
@@ -167,14 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_needs_no_growing() {
+    fn a_directory_needs_no_expansion() {
         let root = tempfile::tempdir().unwrap();
         grow(root.path(), root.path()).unwrap();
         assert!(grow(&root.path().join("none"), root.path()).is_err());
     }
 
     #[test]
-    fn a_device_that_cannot_be_looked_at_is_not_formatted() {
+    fn a_device_that_cannot_be_read_is_not_formatted() {
         let root = tempfile::tempdir().unwrap();
         let device = root.path().join("device");
         assert!(format(&device, "ext4").is_err(), "it is not there");

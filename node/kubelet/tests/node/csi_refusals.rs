@@ -25,7 +25,7 @@ async fn gone(fixture: &Fixture) {
 }
 
 #[tokio::test]
-async fn a_pod_goes_before_its_volume_is_unstaged() {
+async fn a_pod_is_deleted_before_its_volume_is_unstaged() {
     let (fixture, driver) = start("unstage", Code::DeadlineExceeded).await;
     fixture.pod("p", "the pod to run", running).await;
     fixture.delete_pod("p", 0);
@@ -42,7 +42,7 @@ async fn a_pod_goes_before_its_volume_is_unstaged() {
 }
 
 #[tokio::test]
-async fn what_was_surely_not_staged_is_not_unstaged() {
+async fn a_volume_whose_staging_failed_for_sure_is_not_unstaged() {
     for (code, unstaged) in [(Code::InvalidArgument, false), (Code::DeadlineExceeded, true)] {
         let (fixture, driver) = start("stage", code).await;
         driver.called("stage h-1").await;
@@ -65,7 +65,7 @@ async fn a_failed_expansion_is_reported_and_the_pod_runs() {
 }
 
 #[tokio::test]
-async fn a_volume_that_cannot_grow_in_use_is_no_reason_to_hold_up_the_pod() {
+async fn a_volume_that_cannot_be_expanded_in_use_does_not_block_the_pod() {
     let (fixture, _driver) = start("expand", Code::FailedPrecondition).await;
     fixture.pod("p", "the pod to run", running).await;
     let claim = fixture.api.get(CLAIM).unwrap();
@@ -73,7 +73,7 @@ async fn a_volume_that_cannot_grow_in_use_is_no_reason_to_hold_up_the_pod() {
 }
 
 #[tokio::test]
-async fn a_volume_for_one_pod_is_not_given_to_a_second() {
+async fn a_read_write_once_pod_volume_is_not_mounted_for_a_second_pod() {
     let fixture = Fixture::start().await;
     put_claim(&fixture, false);
     fixture.api.change("/api/v1/persistentvolumes/pv-1", |volume| {

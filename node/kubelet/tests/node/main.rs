@@ -307,7 +307,7 @@ async fn probes_decide_about_readiness_and_restarts() {
 }
 
 #[tokio::test]
-async fn a_missing_config_map_holds_the_container_until_it_comes() {
+async fn a_container_waits_for_a_missing_config_map() {
     let fixture = Fixture::start().await;
     let mut spec = one("present");
     spec["containers"][0]["env"] =
@@ -425,7 +425,7 @@ async fn a_resize_waits_for_room() {
 }
 
 #[tokio::test]
-async fn a_hook_that_hangs_does_not_hold_up_the_end() {
+async fn a_hook_that_hangs_does_not_delay_the_termination() {
     let fixture = Fixture::start().await;
     let mut spec = one("present");
     spec["containers"][0]["lifecycle"] = json!({"postStart": {"sleep": {"seconds": 600}}});
@@ -563,7 +563,7 @@ async fn a_ready_node_is_found_when_it_exists_already() {
 
 /// Fails the pod's status as the control plane does for a lost node, and waits until the kubelet corrects it.
 #[tokio::test]
-async fn a_status_that_others_wrote_over_is_set_right() {
+async fn a_status_that_another_client_overwrote_is_written_again() {
     let fixture = Fixture::start().await;
     fixture.create_pod("p", one("present"));
     fixture.pod("p", "the pod is ready", |status| condition(status, "Ready") == "True").await;

@@ -263,7 +263,7 @@ pub fn running(status: &Value) -> bool {
 }
 
 #[tokio::test]
-async fn a_csi_volume_is_staged_published_grown_and_taken_away() {
+async fn a_csi_volume_is_staged_published_expanded_and_unpublished() {
     let fixture = Fixture::start().await;
     put_claim(&fixture, false);
     fixture.create_pod("p", with_volume(json!({"persistentVolumeClaim": {"claimName": "data"}})));
@@ -342,7 +342,7 @@ fn attachment() -> String {
 }
 
 #[tokio::test]
-async fn an_inline_volume_survives_a_kubelet_and_goes_with_a_pod_that_went_meanwhile() {
+async fn an_inline_volume_survives_a_kubelet_and_is_removed_with_a_deleted_pod() {
     let mut fixture = Fixture::start().await;
     put_claim(&fixture, false);
     let driver = Plugin::new(fixture.root.path(), "CSIPlugin", "d.example", &["1.0.0"]);
@@ -371,7 +371,7 @@ async fn a_plugin_of_an_unsupported_version_is_refused() {
 }
 
 #[tokio::test]
-async fn a_claim_is_prepared_before_the_pod_and_let_go_after_it() {
+async fn a_claim_is_prepared_before_the_pod_and_unprepared_after_it() {
     let fixture = Fixture::start().await;
     let driver = Plugin::new(fixture.root.path(), "DRAPlugin", "gpu.example", &["v1.DRAPlugin"]);
     driver.register(&fixture.config.root_dir);

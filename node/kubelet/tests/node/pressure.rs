@@ -39,7 +39,7 @@ async fn a_full_disk_ends_pods_but_not_critical_ones() {
 }
 
 #[tokio::test]
-async fn a_volume_beyond_its_limit_ends_its_pod() {
+async fn a_volume_beyond_its_limit_evicts_its_pod() {
     let fixture = Fixture::start().await;
     let mut spec = one("present");
     spec["volumes"] = json!([{"name": "scratch", "emptyDir": {"sizeLimit": "10Ki"}}]);

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::{Fixture, eventually, one, path};
 
 #[tokio::test]
-async fn a_replaced_pod_ends_beside_its_namesake() {
+async fn a_replaced_pod_terminates_beside_a_pod_with_its_name() {
     let fixture = Fixture::start().await;
     fixture.create_pod("p", one("present"));
     fixture.pod("p", "running", |status| status["phase"] == "Running").await;

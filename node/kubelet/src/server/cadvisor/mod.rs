@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn both_versions_of_cgroups_say_the_same() {
+    fn both_cgroup_versions_have_the_same_metrics() {
         let old = tempfile::tempdir().unwrap();
         let new = tempfile::tempdir().unwrap();
         let old = check(

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_driver_is_asked_when_its_interval_is_over() {
+    fn a_driver_is_queried_when_its_interval_is_over() {
         let begun = Instant::now();
         let after = |seconds| begun + Duration::from_secs(seconds);
         let drivers = HashMap::from([("d".to_owned(), Duration::from_secs(12))]);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_node_that_is_full_refuses_a_pod() {
+    fn only_a_full_node_rejects_a_pod() {
         for (error, expected) in [
             (json!({"message": "full", "errorCode": 8}), true),
             (json!({"message": "down", "errorCode": 14}), false),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_driver_that_asks_for_it_is_asked_again() {
+    fn only_a_driver_with_an_update_period_is_queried_again() {
         for (spec, expected) in [(json!({"nodeAllocatableUpdatePeriodSeconds": 30}), Some(30)), (json!({}), None)] {
             let driver = CSIDriver::from_value(json!({"metadata": {"name": "d"}, "spec": spec})).unwrap();
             assert_eq!(period(&driver), expected.map(Duration::from_secs));

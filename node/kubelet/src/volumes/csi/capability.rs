@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn access_modes_depend_on_what_the_driver_can_tell_apart() {
+    fn access_modes_depend_on_the_capabilities_of_the_driver() {
         let old = abilities(&[]);
         let new = abilities(&[Rpc::SingleNodeMultiWriter]);
         for (mode, plain, exact) in [
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn group_policies_decide_who_owns_the_files() {
+    fn group_policies_decide_the_owner_of_the_files() {
         let once = Source {
             persistent: true,
             fs_type: "ext4".into(),
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn inline_volumes_need_a_driver_that_takes_them() {
+    fn inline_volumes_need_a_driver_that_supports_them() {
         let pod = fixtures::pod(r#"{"volumes":[{"name":"v","csi":{"driver":"d","readOnly":true}}]}"#);
         let source = Source::inline(&pod, &spec::spec(&pod).volumes.as_ref().unwrap()[0]).unwrap();
         assert!(source.read_only && !source.persistent);

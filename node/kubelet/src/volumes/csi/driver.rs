@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_code_of_a_refusal_says_whether_the_call_is_over() {
+    fn the_code_of_an_error_decides_whether_the_call_ended() {
         for (code, outcome) in [
             (Code::DeadlineExceeded, Outcome::Uncertain),
             (Code::Aborted, Outcome::Uncertain),

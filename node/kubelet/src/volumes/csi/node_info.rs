@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_kept_beside_those_of_others() {
+    fn ids_are_kept_beside_those_of_other_drivers() {
         let one = ids(None, "a", Some("1"));
         assert_eq!(one.as_deref(), Some(r#"{"a":"1"}"#));
         let two = ids(one.as_deref(), "b", Some("2"));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn no_limit_is_no_count() {
+    fn zero_volumes_is_no_limit() {
         assert_eq!(limit(0), None);
         assert_eq!(limit(5).unwrap().count, Some(5));
     }

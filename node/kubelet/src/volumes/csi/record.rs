@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_read_as_it_was_written_and_goes_with_its_directories() {
+    fn a_record_is_read_as_written_and_removed_with_its_directories() {
         let root = tempfile::tempdir().unwrap();
         let pod_dir = root.path().join("pods/uid-1");
         for block in [false, true] {

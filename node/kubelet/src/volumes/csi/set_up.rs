@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_block_device_is_taken_for_one() {
+    fn only_a_block_device_is_accepted_as_one() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("file");
         std::fs::write(&file, "").unwrap();
