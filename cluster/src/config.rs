@@ -303,7 +303,7 @@ pub fn node_name(flag: Option<&str>) -> Result<String> {
 fn node_addresses(flag: &[IpAddr], cluster_cidr: &str, nodes: Option<u8>) -> Result<Vec<IpAddr>> {
     if !flag.is_empty() {
         let versions = flag.iter().filter(|address| address.is_ipv4()).count();
-        ensure!(flag.len() == 1 || (flag.len() == 2 && versions == 1), "--node-ip: one address of each version of IP");
+        ensure!(flag.len() == 1 || (flag.len() == 2 && versions == 1), "--node-ip: one address per IP family");
         return Ok(flag.to_vec());
     }
     let ranges = ranges(cluster_cidr)?;
@@ -318,9 +318,9 @@ fn node_addresses(flag: &[IpAddr], cluster_cidr: &str, nodes: Option<u8>) -> Res
     match (found.is_empty(), nodes) {
         (false, _) => Ok(found),
         (true, Some(_)) => Ok(among_nodes),
-        (true, None) => bail!(
-            "this machine has no address of a version of IP that the cluster has ({cluster_cidr}); give one by --node-ip"
-        ),
+        (true, None) => {
+            bail!("this machine has no address of the cluster's IP families ({cluster_cidr}); set one by --node-ip")
+        }
     }
 }
 
@@ -453,7 +453,7 @@ fn disjoint(pods: &str, services: &str) -> Result<()> {
 pub fn ranges(text: &str) -> Result<Vec<(IpAddr, u8)>> {
     let all: Vec<(IpAddr, u8)> = text.split(',').map(range).collect::<Result<_>>()?;
     let ipv4 = all.iter().filter(|(address, _)| address.is_ipv4()).count();
-    ensure!(all.len() == 1 || (all.len() == 2 && ipv4 == 1), "it is not one range, or one of each version of IP");
+    ensure!(all.len() == 1 || (all.len() == 2 && ipv4 == 1), "it is not one CIDR, or one per IP family");
     Ok(all)
 }
 
