@@ -439,7 +439,7 @@ fn disjoint(pods: &str, services: &str) -> Result<()> {
     let versions = |ranges: &[(IpAddr, u8)]| ranges.iter().map(|(address, _)| address.is_ipv4()).collect::<Vec<_>>();
     ensure!(
         versions(&pod_ranges) == versions(&service_ranges),
-        "--cluster-cidr {pods} and --service-cidr {services} must have the same versions of IP, in one order"
+        "--cluster-cidr {pods} and --service-cidr {services} must have the same IP families, in one order"
     );
     for (pod, service) in pod_ranges.iter().zip(&service_ranges) {
         let bits = pod.1.min(service.1);

@@ -11,7 +11,7 @@ pub enum Error {
     InvalidCidr(String),
     #[error("{0} cannot hold pods: a range of at least four addresses is needed")]
     UnusableCidr(String),
-    #[error("{0:?} cannot hold pods: one range, or one of each version of IP, is needed")]
+    #[error("{0:?} cannot hold pods: one CIDR, or one per IP family, is needed")]
     UnusableCidrs(String),
     #[error("no free address in {0}")]
     AddressesExhausted(String),

@@ -27,7 +27,7 @@ const HOST_PORTS: &str = "host-ports";
 const HAIRPIN: &str = "hairpin";
 const INSIDE: &str = "inside";
 
-/// The table of one node's pod network, for one version of IP.
+/// The table of one node's pod network, for one IP family.
 pub(crate) struct Firewall {
     pub ip: IpFamily,
     pub table: Table,
