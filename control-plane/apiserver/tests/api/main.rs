@@ -10,6 +10,7 @@ mod apply;
 mod attacks;
 mod audit;
 mod authorization;
+mod cases;
 mod cluster;
 mod consistency;
 mod conversion;
@@ -32,8 +33,9 @@ mod policy_reach;
 mod projections;
 mod proxy;
 mod resources;
-mod server;
 mod versions;
 mod watch_stress;
 mod webhooks;
 mod websocket;
+
+use testkit::server;
