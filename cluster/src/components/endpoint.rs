@@ -283,7 +283,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn health_is_for_everybody_and_metrics_for_those_who_may() {
-        let plane = testkit::control_plane::ControlPlane::start_in(&std::env::temp_dir()).await;
+        let plane = testkit::server::TestServer::start().await;
         // An address of the loopback that nobody else uses.
         let [_, high, middle, low] = std::process::id().to_be_bytes();
         let address = SocketAddr::from(([127, 128 | high, middle, low], 10259));
