@@ -6,7 +6,6 @@
 
 mod client;
 pub mod cluster;
-pub mod control_plane;
 pub mod eventually;
 pub mod expected;
 pub mod image;
