@@ -5,7 +5,6 @@
 
 mod admission;
 mod aggregation;
-mod answers;
 mod apply;
 mod attacks;
 mod audit;
@@ -27,7 +26,6 @@ mod metadata;
 mod metrics;
 mod network;
 mod oidc;
-mod order;
 mod policies;
 mod policy_reach;
 mod projections;
