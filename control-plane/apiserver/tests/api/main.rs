@@ -5,7 +5,6 @@
 
 mod admission;
 mod aggregation;
-mod apply;
 mod attacks;
 mod audit;
 mod authorization;
@@ -22,7 +21,6 @@ mod front_proxy;
 mod golden;
 mod hook;
 mod limits;
-mod metadata;
 mod metrics;
 mod network;
 mod oidc;
@@ -31,7 +29,6 @@ mod policy_reach;
 mod projections;
 mod proxy;
 mod resources;
-mod versions;
 mod watch_stress;
 mod webhooks;
 mod websocket;
