@@ -24,7 +24,6 @@ mod limits;
 mod metrics;
 mod network;
 mod oidc;
-mod policies;
 mod policy_reach;
 mod projections;
 mod proxy;
