@@ -1,12 +1,15 @@
-//! Support for tests: tools, container images, machines made of namespaces, a cluster on such a machine, and a control
-//! plane in process.
+//! Support for tests: an API server in process, expected answers, waiting, container images, machines made of namespaces,
+//! and a cluster on such a machine.
 //!
 //! Nothing here sleeps for a fixed time: every wait has a condition and a time limit. Everything that is made is
 //! removed when its owner is dropped, also when the test fails.
 
+mod client;
 pub mod cluster;
-pub mod control_plane;
+pub mod eventually;
+pub mod expected;
 pub mod image;
+pub mod server;
 pub mod world;
 
-pub use testkit_machine::{machine, tools, wait};
+pub use testkit_machine::{machine, requests, tools, wait};

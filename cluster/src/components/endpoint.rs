@@ -290,7 +290,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn health_is_public_and_metrics_need_authorization() {
-        let plane = testkit::control_plane::ControlPlane::start_in(&std::env::temp_dir()).await;
+        let plane = testkit::server::TestServer::start().await;
         // A loopback address that no other test uses.
         let [_, high, middle, low] = std::process::id().to_be_bytes();
         let address = SocketAddr::from(([127, 128 | high, middle, low], 10259));

@@ -15,7 +15,7 @@ use corten_api::k8s_openapi::api::scheduling::v1::PriorityClass;
 use corten_client::{Caches, Client, DeleteOptions, Patch, Subscription};
 use futures::StreamExt;
 use serde_json::{Value, json};
-use testkit::control_plane::ControlPlane;
+use testkit::server::{TestServer, config};
 use tokio_util::sync::CancellationToken;
 
 /// As in the binary, so that the figures match those of a cluster.
@@ -152,7 +152,7 @@ fn each_alone(named: &[String]) {
 }
 
 async fn measure(workload: &Workload, scale: usize) {
-    let plane = ControlPlane::start_in(std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))).await;
+    let plane = TestServer::start_in(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")), config()).await;
     let admin = plane.admin();
     let (nodes, pods) = ((workload.nodes / scale).max(1), workload.pods.0 / scale);
     prepare(&admin, workload, nodes, scale, pods).await;

@@ -29,7 +29,7 @@ fn candidate(identity: &str) -> Config {
 }
 
 fn start(cluster: &Cluster, identity: &str) -> (JoinHandle<()>, CancellationToken) {
-    let client = cluster.plane.client("system:kube-scheduler", &[]);
+    let client = cluster.server.client("system:kube-scheduler", &[]);
     let (config, shutdown) = (candidate(identity), CancellationToken::new());
     let ending = shutdown.clone();
     let running = tokio::spawn(async move { corten_scheduler::run(config, client, ending).await.unwrap() });

@@ -5,19 +5,16 @@
 
 mod answer;
 mod difference;
-mod requests;
 mod server;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
 
 use crate::tools;
 use difference::Mask;
-use requests::Request;
 use server::{Answer, Server};
+use testkit_machine::requests::{Answers, File, Request};
 
 const USAGE: &str = "usage: cargo xtask compare --ours KUBECONFIG --theirs KUBECONFIG [--most N] [FILE…]
 
@@ -94,13 +91,13 @@ struct Report {
 /// One side: the server, what it answered to named requests, and what it chose.
 struct Side<'a> {
     server: &'a Server,
-    answers: BTreeMap<String, Value>,
+    answers: Answers,
     mask: Mask,
 }
 
 impl<'a> Side<'a> {
-    fn new(server: &'a Server) -> Side<'a> {
-        Side { server, answers: BTreeMap::new(), mask: Mask::default() }
+    fn new(server: &'a Server, names: &Answers) -> Side<'a> {
+        Side { server, answers: names.clone(), mask: Mask::default() }
     }
 
     /// Puts a request, and returns the answer without what this server alone can have chosen.
@@ -123,12 +120,13 @@ fn compare(ours: &Server, theirs: &Server, files: &[PathBuf]) -> Result<Report> 
     for file in files {
         let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let mut sides = [Side::new(ours), Side::new(theirs)];
-        for request in requests::parse(&text).with_context(|| name.clone())? {
+        let file = File::parse(&text).with_context(|| name.clone())?;
+        let mut sides = [Side::new(ours, &file.names), Side::new(theirs, &file.names)];
+        for request in file.requests() {
             let at = format!("{name}:{} {} {}", request.line, request.method, request.path);
             let [ours, theirs] = &mut sides;
-            let first = ours.ask(&request).with_context(|| at.clone())?;
-            let second = theirs.ask(&request).with_context(|| at.clone())?;
+            let first = ours.ask(request).with_context(|| at.clone())?;
+            let second = theirs.ask(request).with_context(|| at.clone())?;
             let differences = difference::between(&first, &ours.mask, &second, &theirs.mask);
             report.requests += 1;
             if !differences.is_empty() {

@@ -14,9 +14,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
+use testkit_machine::requests::Request;
 
 pub use super::answer::Answer;
-use super::requests::Request;
 
 /// No answer takes longer; watches are asked for with a time of their own.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -88,8 +88,8 @@ impl Server {
         if let Some(token) = &self.token {
             head.push_str(&format!("Authorization: Bearer {token}\r\n"));
         }
-        for (name, value) in &request.headers {
-            head.push_str(&format!("{name}: {value}\r\n"));
+        for header in &request.headers {
+            head.push_str(&format!("{}: {}\r\n", header.name, header.value));
         }
         if !request.body.is_empty() {
             head.push_str(&format!("Content-Length: {}\r\n", request.body.len()));

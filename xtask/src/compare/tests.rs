@@ -2,27 +2,18 @@
 
 use std::process::Child;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use testkit_machine::machine::Machine;
 use testkit_machine::{tools as programs, wait};
 
-use super::requests::Request;
 use super::*;
 
 #[test]
-fn files_of_requests_are_read() {
-    let text = "# a comment\n# @name made\nPOST /api/v1/namespaces\nContent-Type: application/json\n\n{\"a\":\n1}\n\n### next\n\n\
-                GET /api/v1/namespaces/{{made.metadata.name}}\nAccept: {{made.items.1}}\n###\n# nothing\n";
-    let read = requests::parse(text).unwrap();
-    assert_eq!(read.len(), 2);
-    assert_eq!((read[0].name.as_deref(), read[0].line, read[0].body.as_str()), (Some("made"), 3, "{\"a\":\n1}"));
-    let answers = BTreeMap::from([("made".to_owned(), json!({"metadata": {"name": "x"}, "items": [1, "b"]}))]);
-    let filled = read[1].filled(&answers).unwrap();
-    assert_eq!((filled.path.as_str(), filled.headers[0].1.as_str()), ("/api/v1/namespaces/x", "b"));
-    assert!(read[1].filled(&BTreeMap::new()).is_err());
-    for wrong in ["GET\n", "GET api\n", "GET /a\nno header\n"] {
-        assert!(requests::parse(wrong).is_err(), "{wrong}");
-    }
+fn the_requests_of_the_tree_are_read() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the tree");
+    let count = |file: &PathBuf| File::parse(&std::fs::read_to_string(file).unwrap()).unwrap().requests().count();
+    let requests: usize = of_tree(root).unwrap().iter().map(count).sum();
+    assert!(requests > 100, "{requests}");
 }
 
 #[test]

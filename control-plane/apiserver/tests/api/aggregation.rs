@@ -2,6 +2,7 @@
 
 use crate::server::{TestServer, call};
 use serde_json::json;
+use testkit::eventually::eventually;
 
 const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 
@@ -16,16 +17,12 @@ fn api_service() -> serde_json::Value {
 
 /// Returns the reason of the Available condition, once it is the expected one.
 async fn reason(server: &TestServer, name: &str, expected: &str) -> String {
-    let mut last = String::new();
-    for _ in 0..20_000 {
+    eventually(&format!("the reason of {name} is {expected}"), async || {
         let service = server.get(&format!("{API_SERVICES}/{name}")).await.body;
-        last = service.pointer("/status/conditions/0/reason").and_then(|r| r.as_str()).unwrap_or_default().to_owned();
-        if last == expected {
-            return last;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
-    last
+        let reason = service.pointer("/status/conditions/0/reason").and_then(|r| r.as_str()).unwrap_or_default();
+        if reason == expected { Ok(reason.to_owned()) } else { Err(service.to_string()) }
+    })
+    .await
 }
 
 #[tokio::test]
@@ -53,13 +50,7 @@ async fn a_remote_group_is_listed_and_answers_503_while_it_is_away() {
     assert!(names.contains(&"wardle.example.com"), "{names:?}");
 
     server.delete(&format!("{API_SERVICES}/{name}"), None).await.expect(200);
-    for _ in 0..20_000 {
-        if server.get("/apis/wardle.example.com").await.code == 404 {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
-    panic!("the group stays");
+    server.until("/apis/wardle.example.com", 404).await;
 }
 
 #[tokio::test]
@@ -78,13 +69,7 @@ async fn custom_resources_are_registered_while_they_are_served() {
     assert_eq!(service["metadata"]["labels"]["kube-aggregator.kubernetes.io/automanaged"], "true");
     assert_eq!(service["spec"]["groupPriorityMinimum"], 1000);
     server.delete(&format!("{definitions}/things.example.com"), None).await.expect(200);
-    for _ in 0..20_000 {
-        if server.get(&format!("{API_SERVICES}/v1.example.com")).await.code == 404 {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
-    panic!("the registration stays");
+    server.until(&format!("{API_SERVICES}/v1.example.com"), 404).await;
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::server::{TestServer, call, send};
 use corten_apiserver::{Audit, AuditLog, Config};
 use serde_json::{Value, json};
+use testkit::eventually::eventually;
 
 const POLICY: &str = r#"
 apiVersion: audit.k8s.io/v1
@@ -38,15 +39,12 @@ async fn requests_are_logged_by_the_policy() {
     call(&admin, "GET", "/version", None, "").await.expect(200);
     call(&admin, "GET", "/api/v1/pods", None, "").await.expect(200);
 
-    let mut events: Vec<Value> = Vec::new();
-    for _ in 0..20_000 {
+    let events = eventually("three events are written", async || {
         let text = std::fs::read_to_string(&path).unwrap_or_default();
-        events = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        if events.len() >= 3 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+        let events: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        if events.len() >= 3 { Ok(events) } else { Err(text) }
+    })
+    .await;
     let about: Vec<(&str, &str)> =
         events.iter().map(|e| (e["objectRef"]["resource"].as_str().unwrap(), e["level"].as_str().unwrap())).collect();
     assert_eq!(about, [("secrets", "Metadata"), ("configmaps", "RequestResponse"), ("configmaps", "RequestResponse")]);

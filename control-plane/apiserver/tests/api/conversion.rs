@@ -60,14 +60,7 @@ async fn define(server: &TestServer, definition: Value) {
 }
 
 async fn established(server: &TestServer) {
-    for _ in 0..20_000 {
-        let found = server.get("/apis/example.com/v2/ends").await;
-        if found.code == 200 {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
-    panic!("the definition is never served");
+    server.until("/apis/example.com/v2/ends", 200).await;
 }
 
 fn path(version: &str) -> String {

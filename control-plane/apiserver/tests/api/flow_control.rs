@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::hook::{Act, Hook};
 use crate::server::{TestServer, call};
 use serde_json::{Value, json};
+use testkit::eventually::eventually;
 
 const GROUP: &str = "/apis/flowcontrol.apiserver.k8s.io/v1";
 
@@ -24,17 +25,15 @@ async fn confine(server: &TestServer, user: &str, length: i64) -> (Value, Value)
 
 /// Waits until requests of the user are classified under the level.
 async fn until_confined(server: &TestServer, user: &str, level: &Value) {
-    for _ in 0..20_000 {
-        let answer =
-            call(&server.user(user, &["system:masters-not"]), "GET", "/api/v1/namespaces/default", None, "").await;
+    let user = server.user(user, &["system:masters-not"]);
+    eventually("the level is used", async || {
+        let answer = call(&user, "GET", "/api/v1/namespaces/default", None, "").await;
         // A request that is not authorized is not classified, and RBAC reads a cache.
         let uid = answer.headers.get("x-kubernetes-pf-prioritylevel-uid");
-        if uid.is_some_and(|uid| uid == level["metadata"]["uid"].as_str().unwrap()) {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
-    panic!("the level is never used");
+        let is_used = uid.is_some_and(|uid| uid == level["metadata"]["uid"].as_str().unwrap());
+        if is_used { Ok(()) } else { Err(format!("{answer:?}")) }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -95,33 +94,27 @@ async fn a_flood_is_refused_and_leases_are_not_delayed() {
     // The share of the level is at least one seat; with two in the queue, the rest is refused at once.
     let mut flood: Vec<_> = (0..40).map(|n| write(format!("s{n}"))).collect();
     let mut refused = 0;
-    for _ in 0..20_000 {
-        let (done, left): (Vec<_>, Vec<_>) = flood.into_iter().partition(tokio::task::JoinHandle::is_finished);
-        for answer in done {
+    eventually("the rest is refused", async || {
+        for answer in flood.extract_if(.., |one| one.is_finished()) {
             let answer = answer.await.unwrap();
             assert_eq!(answer.code, 429, "{}", answer.body);
             assert_eq!(answer.headers["retry-after"], "1");
             refused += 1;
         }
-        flood = left;
-        if refused >= 30 {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
-    assert!(refused >= 30, "{refused}");
+        if refused >= 30 { Ok(()) } else { Err(refused.to_string()) }
+    })
+    .await;
     let lease = json!({ "metadata": { "name": "n" }, "spec": { "holderIdentity": "n" } });
     let other = server.user("other", &[]);
     let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
     call(&other, "POST", leases, Some(lease), "application/json").await.expect(201);
     // The requests that are not inside by now are still being refused.
-    for _ in 0..20_000 {
+    eventually("the others are inside", async || {
         flood.retain(|one| !one.is_finished());
-        if flood.len() == inside(&server).await {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
+        let inside = inside(&server).await;
+        if flood.len() == inside { Ok(()) } else { Err(format!("{} are left, {inside} are inside", flood.len())) }
+    })
+    .await;
     check_dumps(&server, flood.len()).await;
     flood.iter().for_each(tokio::task::JoinHandle::abort);
 }
@@ -188,20 +181,12 @@ async fn a_schema_without_its_level_dangles_and_mandatory_objects_come_back() {
     let schema = json!({ "metadata": { "name": "lost" }, "spec": {
         "priorityLevelConfiguration": { "name": "nowhere" }, "matchingPrecedence": 50, "rules": [] } });
     server.post(&format!("{GROUP}/flowschemas"), schema).await.expect(201);
-    let until = async |path: String, expected: fn(&Value) -> bool| {
-        for _ in 0..20_000 {
-            let object = server.get(&path).await;
-            if object.code == 200 && expected(&object.body) {
-                return;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
-        panic!("{path} never becomes what it should be");
-    };
-    until(format!("{GROUP}/flowschemas/lost"), |schema| {
-        schema.pointer("/status/conditions/0/reason") == Some(&json!("NotFound"))
+    eventually("the schema dangles", async || {
+        let schema = server.get(&format!("{GROUP}/flowschemas/lost")).await.expect(200);
+        let dangles = schema.pointer("/status/conditions/0/reason") == Some(&json!("NotFound"));
+        if dangles { Ok(()) } else { Err(schema.to_string()) }
     })
     .await;
     server.delete(&format!("{GROUP}/prioritylevelconfigurations/catch-all"), None).await.expect(200);
-    until(format!("{GROUP}/prioritylevelconfigurations/catch-all"), |_| true).await;
+    server.until(&format!("{GROUP}/prioritylevelconfigurations/catch-all"), 200).await;
 }

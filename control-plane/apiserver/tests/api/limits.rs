@@ -70,20 +70,6 @@ async fn an_answer_to_head_has_no_body_on_http_2() {
     assert!(bytes.is_empty(), "{bytes:?}");
 }
 
-#[tokio::test]
-async fn a_request_takes_no_longer_than_its_timeout() {
-    let server = TestServer::start().await;
-    for path in ["/version", MAPS, "/nope"] {
-        let late = server.get(&format!("{path}?timeout=1ns")).await;
-        assert_eq!((late.code, &late.body["reason"]), (504, &json!("Timeout")), "{path}");
-        let why = "invalid timeout specified in the request URL - time: invalid duration \"soon\"";
-        assert_eq!(server.get(&format!("{path}?timeout=soon")).await.message(400), why);
-    }
-    for time in ["0s", "-1s", "1h", "30s"] {
-        server.get(&format!("{MAPS}?timeout={time}")).await.expect(200);
-    }
-}
-
 /// Returns a ConfigMap that is too large to be stored together with its managers.
 fn nearly_too_large(name: &str) -> Value {
     let keys = (0..3200).map(|n| (format!("{n:04}{}", "x".repeat(246)), json!("a"))).collect();

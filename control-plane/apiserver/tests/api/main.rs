@@ -5,11 +5,10 @@
 
 mod admission;
 mod aggregation;
-mod answers;
-mod apply;
 mod attacks;
 mod audit;
 mod authorization;
+mod cases;
 mod cluster;
 mod consistency;
 mod conversion;
@@ -22,18 +21,15 @@ mod front_proxy;
 mod golden;
 mod hook;
 mod limits;
-mod metadata;
 mod metrics;
 mod network;
 mod oidc;
-mod order;
-mod policies;
 mod policy_reach;
 mod projections;
 mod proxy;
 mod resources;
-mod server;
-mod versions;
 mod watch_stress;
 mod webhooks;
 mod websocket;
+
+use testkit::server;

@@ -176,13 +176,7 @@ async fn addresses_cannot_be_written_and_their_group_cannot_be_taken() {
         "spec": { "group": "example.com", "scope": "Namespaced", "names": names, "versions": [version] },
     });
     server.post(definitions, other).await.expect(201);
-    for attempt in 0.. {
-        if server.get("/apis/example.com/v1/others").await.code == 200 {
-            break;
-        }
-        assert!(attempt < 20_000, "the definition is never served");
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
+    server.until("/apis/example.com/v1/others", 200).await;
     let all = server.get(ADDRESSES).await.expect(200);
     assert_eq!((all["items"].as_array().unwrap().len(), &all["items"][0]["nodeName"]), (1, &json!("n1")));
 }

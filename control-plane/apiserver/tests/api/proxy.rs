@@ -209,14 +209,11 @@ async fn kubelets_stats_are_served_as_metrics() {
 
     let (_, groups) = get("/apis").await;
     assert!(groups["groups"].as_array().unwrap().iter().any(|group| group["name"] == "metrics.k8s.io"));
-    for attempt in 0.. {
+    testkit::eventually::eventually("the metrics are registered", async || {
         let (_, service) = get("/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.metrics.k8s.io").await;
-        if service["status"]["conditions"][0]["reason"] == "Local" {
-            break;
-        }
-        assert!(attempt < 20_000, "{service}");
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
+        if service["status"]["conditions"][0]["reason"] == "Local" { Ok(()) } else { Err(service.to_string()) }
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{Event, Node, Pod, ServiceAccount};
 use corten_client::{Caches, Client, DeleteOptions, ListOptions, Patch};
 use serde_json::{Value, json};
-use testkit::control_plane::ControlPlane;
+use testkit::server::TestServer;
 use tokio_util::sync::CancellationToken;
 
 /// No single wait takes longer than this, also on a busy machine.
@@ -70,7 +70,7 @@ impl Cluster {
         let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
         let served =
             corten_apiserver::Config { service_account_keys: vec![key], ..corten_apiserver::Config::default() };
-        let plane = ControlPlane::start(&std::env::temp_dir(), served).await;
+        let plane = TestServer::with(served).await;
         let shutdown = CancellationToken::new();
         let admin = plane.admin();
         let scheduler = plane.client("system:kube-scheduler", &[]);

@@ -4,21 +4,22 @@
 
 use std::future::Future;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
-use corten_client::{Client, Patch};
+use corten_client::{Client, ListOptions, Patch};
 use corten_scheduler::Config;
 use serde_json::{Value, json};
-use testkit::control_plane::ControlPlane;
+use testkit::eventually::repeat;
+use testkit::server::TestServer;
 use tokio_util::sync::CancellationToken;
 
 /// No single wait takes longer than this, also on a busy machine.
 pub const BOUND: Duration = Duration::from_secs(300);
 
 pub struct Cluster {
-    pub plane: ControlPlane,
+    pub server: TestServer,
     pub admin: Client,
     pub shutdown: CancellationToken,
     /// The configuration of the scheduler, until it is started.
@@ -33,9 +34,10 @@ impl Drop for Cluster {
 
 impl Cluster {
     pub async fn start(config: Config) -> Cluster {
-        let plane = ControlPlane::start_in(&std::env::temp_dir()).await;
-        let (admin, shutdown) = (plane.admin(), CancellationToken::new());
-        let cluster = Cluster { plane, admin, shutdown, config: Mutex::new(Some(config)) };
+        let server = TestServer::start().await;
+        let admin = server.admin();
+        let shutdown = CancellationToken::new();
+        let cluster = Cluster { server, admin, shutdown, config: Mutex::new(Some(config)) };
         cluster.create::<Namespace>(json!({"metadata": {"name": "test"}})).await;
         cluster.create::<ServiceAccount>(json!({"metadata": {"namespace": "test", "name": "default"}})).await;
         cluster
@@ -45,7 +47,7 @@ impl Cluster {
     /// watching could receive the pod before a node, and choose among the others.
     fn schedule(&self) {
         if let Some(config) = self.config.lock().unwrap().take() {
-            let client = self.plane.client("system:kube-scheduler", &[]);
+            let client = self.server.client("system:kube-scheduler", &[]);
             tokio::spawn(corten_scheduler::run(config, client, self.shutdown.clone()));
         }
     }
@@ -78,11 +80,12 @@ impl Cluster {
         self.admin.get::<Pod>("test", name).await.unwrap().to_value()
     }
 
+    /// Waits for a condition; a failure shows the pods.
     pub async fn eventually<F: Future<Output = bool>>(&self, what: &str, holds: impl Fn() -> F) {
-        let began = Instant::now();
-        while !holds().await {
-            assert!(began.elapsed() < BOUND, "{what} did not come to pass");
-            tokio::time::sleep(Duration::from_millis(20)).await;
+        if repeat(async || if holds().await { Ok(()) } else { Err(()) }).await.is_err() {
+            let pods = self.admin.list::<Pod>("test", &ListOptions::default()).await.unwrap().items;
+            let pods: Vec<Value> = pods.iter().map(Typed::to_value).collect();
+            panic!("{what} did not come to pass: {pods:#?}");
         }
     }
 

@@ -1,44 +1,15 @@
-//! An API server with a durable store in this process, and clients of any identity: the control plane without nodes.
+//! Clients of the package `corten-client` that call an API server in this process, without a socket.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use corten_apiserver::{Server, User};
 use corten_client::{Client, Transport};
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 
-/// A served API; its data is removed with its last holder.
-#[derive(Clone)]
-pub struct ControlPlane {
-    server: Arc<Server>,
-    _data: Arc<tempfile::TempDir>,
-}
-
-impl ControlPlane {
-    /// Starts with an empty store below `dir`.
-    pub async fn start_in(dir: &std::path::Path) -> ControlPlane {
-        ControlPlane::start(dir, corten_apiserver::Config::default()).await
-    }
-
-    /// Starts with a configuration.
-    pub async fn start(dir: &std::path::Path, config: corten_apiserver::Config) -> ControlPlane {
-        let data = tempfile::tempdir_in(dir).expect("a directory for the store");
-        let store = corten_store::Embedded::open(corten_store::Config::new(data.path())).expect("the store opens");
-        let server = Server::new(config, store).await.expect("the API server starts");
-        ControlPlane { server, _data: Arc::new(data) }
-    }
-
-    /// Returns a client that acts as `name` with `groups`, through the same pipeline as every other client.
-    pub fn client(&self, name: &str, groups: &[&str]) -> Client {
-        let groups = groups.iter().chain(&["system:authenticated"]).map(|group| (*group).to_owned()).collect();
-        let user = User { name: name.to_owned(), groups, ..User::default() };
-        Client::new(Arc::new(InProcess(self.server.in_process(user))))
-    }
-
-    pub fn admin(&self) -> Client {
-        self.client("admin", &["system:masters"])
-    }
+/// Returns a client that calls a server under one identity.
+pub fn in_process(calls: corten_apiserver::InProcess) -> Client {
+    Client::new(Arc::new(InProcess(calls)))
 }
 
 struct InProcess(corten_apiserver::InProcess);

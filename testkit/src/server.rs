@@ -1,11 +1,23 @@
-//! An API server over the embedded store in a temporary directory, driven by requests.
+//! An API server over the embedded store in a temporary directory, in this process: the control plane without nodes. It
+//! takes requests as they are, and has clients of any identity.
 
+// In a test, a panic is the report.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use corten_apiserver::{Body, Config, InProcess, Server, User, WatchEvent};
+use corten_client::Client;
 use corten_store::{Embedded, Store};
 use futures::StreamExt;
 use serde_json::Value;
+
+use crate::eventually::eventually;
+
+/// The time limit of one event or one whole body, also on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running server and its directory.
 pub struct TestServer {
@@ -29,6 +41,11 @@ impl Answer {
     pub fn expect(self, code: u16) -> Value {
         assert_eq!(self.code, code, "{}", self.body);
         self.body
+    }
+
+    /// Returns the body, or what came in place of the expected code.
+    pub fn try_expect(self, code: u16) -> Result<Value, String> {
+        if self.code == code { Ok(self.body) } else { Err(format!("{} {}", self.code, self.body)) }
     }
 
     /// Returns the error's message, if the code is the expected one.
@@ -58,6 +75,13 @@ impl TestServer {
 
     pub async fn with(config: Config) -> TestServer {
         TestServer::with_store(config, |_| {}).await
+    }
+
+    /// Starts a server whose store lies below `parent`.
+    pub async fn start_in(parent: &Path, config: Config) -> TestServer {
+        let directory = tempfile::tempdir_in(parent).unwrap();
+        let store = corten_store::Config::new(directory.path());
+        TestServer::over(config, Embedded::open(store).unwrap(), directory).await
     }
 
     /// Starts a server over a store with other settings.
@@ -91,20 +115,16 @@ impl TestServer {
         let TestServer { server, admin, directory, .. } = self;
         drop(admin);
         server.shut_down();
-        let mut server = Some(server);
+        drop(server);
         // The feed of the caches holds the store until it has seen the shutdown.
-        for _ in 0..20_000 {
-            drop(server.take());
-            match Embedded::open(corten_store::Config::new(directory.path())) {
-                Ok(store) => return (store, directory),
-                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
-            }
-        }
-        panic!("the store stays locked");
+        let store = eventually("the store is unlocked", async || {
+            Embedded::open(corten_store::Config::new(directory.path())).map_err(|error| error.to_string())
+        });
+        (store.await, directory)
     }
 
     /// Returns the directory of the store's files.
-    pub fn directory(&self) -> &std::path::Path {
+    pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
@@ -123,8 +143,22 @@ impl TestServer {
         self.server.in_process(User::new(name, groups))
     }
 
+    /// Returns a client that acts as `name` with `groups`, through the same pipeline as every other client.
+    pub fn client(&self, name: &str, groups: &[&str]) -> Client {
+        crate::client::in_process(self.user(name, groups))
+    }
+
+    pub fn admin(&self) -> Client {
+        crate::client::in_process(self.admin.clone())
+    }
+
     pub async fn get(&self, path: &str) -> Answer {
         call(&self.admin, "GET", path, None, "application/json").await
+    }
+
+    /// Reads a path until the answer has this code.
+    pub async fn until(&self, path: &str, code: u16) -> Value {
+        eventually(&format!("{path} answers {code}"), async || self.get(path).await.try_expect(code)).await
     }
 
     pub async fn post(&self, path: &str, body: Value) -> Answer {
@@ -211,10 +245,9 @@ pub async fn send(
     Answer { code: parts.status.as_u16(), body, headers: parts.headers }
 }
 
-/// Returns the next event, as `TYPE name` or `BOOKMARK`; fails after five minutes.
+/// Returns the next event, as `TYPE name` or `BOOKMARK`; fails if none comes.
 pub async fn next(events: &mut futures::stream::BoxStream<'static, WatchEvent>) -> String {
-    let event =
-        tokio::time::timeout(std::time::Duration::from_secs(300), events.next()).await.expect("no event in time");
+    let event = tokio::time::timeout(PATIENCE, events.next()).await.expect("no event in time");
     match event {
         Some(WatchEvent::Added(o)) => format!("ADDED {}", o.header.name),
         Some(WatchEvent::Modified(o)) => format!("MODIFIED {}", o.header.name),
