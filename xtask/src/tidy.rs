@@ -62,6 +62,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("manual", &["*"]),
     ("testkit", &["*"]),
     ("testkit-features", &[]),
+    ("testkit-fixture", &["corten-meta", "corten-api"]),
     ("testkit-machine", &["corten-nftables"]),
     ("fuzz", &["*"]),
     ("xtask", &[]),

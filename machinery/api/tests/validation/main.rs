@@ -1,25 +1,20 @@
-//! Tests of validation, kind by kind: a fragment of an object and its expected errors.
+//! Tests of validation, kind by kind, in text files beside this one: a valid object, changes of it and their errors.
 //!
-//! A case starts from a valid object and changes one field, so that every error is about that field.
+//! `VERB APIVERSION RESOURCE {…}` names the request and a valid object, in YAML, without its name. `POINTER VALUE` sets
+//! one field of that object, so that every error below it is about that field. `UPDATE_EXPECT=1` writes the errors.
 
-use corten_meta::Value;
+use corten_api::Role;
+use corten_meta::{FieldError, Value};
+use expect_test::{ExpectFile, expect_file};
 use serde_json::json;
 
-mod batch;
-mod combinations;
-mod core;
-mod groups;
-mod order;
-mod pod;
+mod defaults;
 
 /// A valid object of one kind.
 struct Subject {
     kind: std::sync::Arc<corten_api::Kind>,
     good: Value,
 }
-
-/// A change of a valid object and its expected errors; an empty list means that the change is accepted.
-type Case<'a> = (&'a str, Value, &'a [&'a str]);
 
 impl Subject {
     /// Makes a subject of the kind, and the fields of an object beside its metadata.
@@ -51,42 +46,10 @@ impl Subject {
         self.kind.drop_gated(&mut object);
         if lost { self.kind.as_given(&object, input, &["metadata"]) } else { object }
     }
-
-    fn creates(&self, cases: &[Case<'_>]) {
-        let mut good = self.changed("", &Value::Null);
-        self.kind.behaviour.prepare_create(&mut good);
-        assert_eq!(texts(&self.kind.validate(&good)), Vec::<String>::new(), "{:?} as it is", self.kind);
-        for (pointer, value, wanted) in cases {
-            let mut object = self.changed(pointer, value);
-            self.kind.behaviour.prepare_create(&mut object);
-            assert_eq!(texts(&self.kind.validate(&object)), *wanted, "{:?} {pointer} = {value}", self.kind);
-        }
-    }
-
-    fn updates(&self, cases: &[Case<'_>]) {
-        let old = self.changed("", &Value::Null);
-        assert_eq!(texts(&self.kind.validate_update(&old, &old)), Vec::<String>::new(), "{:?} as it was", self.kind);
-        for (pointer, value, wanted) in cases {
-            let input = self.changed(pointer, value);
-            let mut new = input.clone();
-            self.kind.default(&mut new);
-            let errors = self.kind.validate_given_update(&new, &input, &old);
-            assert_eq!(texts(&errors), *wanted, "{:?} {pointer} = {value}", self.kind);
-        }
-    }
-
-    fn status_updates(&self, cases: &[Case<'_>]) {
-        let old = self.changed("", &Value::Null);
-        for (pointer, value, wanted) in cases {
-            let new = self.changed(pointer, value);
-            let errors = self.kind.validate_status_update(&new, &old);
-            assert_eq!(texts(&errors), *wanted, "{:?} {pointer} = {value}", self.kind);
-        }
-    }
 }
 
 /// Returns the distinct messages, without the lines that show a forbidden change.
-fn texts(errors: &[corten_meta::FieldError]) -> Vec<String> {
+fn texts(errors: &[FieldError]) -> Vec<String> {
     let mut texts: Vec<String> = Vec::new();
     for error in errors {
         let text = error.to_string().split("@@").next().unwrap_or_default().to_string();
@@ -95,4 +58,86 @@ fn texts(errors: &[corten_meta::FieldError]) -> Vec<String> {
         }
     }
     texts
+}
+
+/// The request of a case and its valid object.
+#[derive(Default)]
+struct Scene {
+    verb: String,
+    subject: Option<Subject>,
+}
+
+fn run(scene: &mut Scene, command: &str) -> String {
+    let yaml = |text: &str| corten_meta::codec::decode_yaml(text.as_bytes()).unwrap_or_else(|error| panic!("{error}"));
+    if !command.starts_with('/') {
+        let [verb, version, plural, fields] = command.splitn(4, ' ').collect::<Vec<_>>()[..] else {
+            panic!("{command}: VERB APIVERSION RESOURCE FIELDS");
+        };
+        let (group, version) = version.split_once('/').unwrap_or(("", version));
+        *scene =
+            Scene { verb: verb.to_owned(), subject: Some(Subject::versioned(group, version, plural, yaml(fields))) };
+        return errors(scene, "", &Value::Null);
+    }
+    let (pointer, value) = command.split_once(' ').expect("POINTER VALUE");
+    errors(scene, pointer, &yaml(value))
+}
+
+fn errors(scene: &Scene, pointer: &str, value: &Value) -> String {
+    let subject = scene.subject.as_ref().expect("an object before its changes");
+    let old = subject.changed("", &Value::Null);
+    let input = subject.changed(pointer, value);
+    let mut new = input.clone();
+    let part = |role: Role| subject.kind.validate_part_update(role, &input, &old);
+    let found = match scene.verb.as_str() {
+        "create" => {
+            subject.kind.behaviour.prepare_create(&mut new);
+            subject.kind.validate(&new)
+        }
+        "update" if pointer.is_empty() => subject.kind.validate_update(&old, &old),
+        "update" => {
+            subject.kind.default(&mut new);
+            subject.kind.validate_given_update(&new, &input, &old)
+        }
+        "status" if pointer.is_empty() => Vec::new(),
+        "status" => subject.kind.validate_status_update(&input, &old),
+        "resize" => part(Role::Resize),
+        "approval" => part(Role::Approval),
+        "ephemeralcontainers" => part(Role::EphemeralContainers),
+        other => panic!("no request is named {other}"),
+    };
+    texts(&found).join("\n")
+}
+
+fn check(file: ExpectFile) {
+    testkit_fixture::script::check(file, Scene::default, run);
+}
+
+#[test]
+fn pods() {
+    check(expect_file!["pod.txt"]);
+}
+
+#[test]
+fn batch() {
+    check(expect_file!["batch.txt"]);
+}
+
+#[test]
+fn core_group() {
+    check(expect_file!["core.txt"]);
+}
+
+#[test]
+fn smaller_groups() {
+    check(expect_file!["groups.txt"]);
+}
+
+#[test]
+fn several_fields() {
+    check(expect_file!["combinations.txt"]);
+}
+
+#[test]
+fn order_of_errors() {
+    check(expect_file!["order.txt"]);
 }
