@@ -68,39 +68,3 @@ fn union(role: &ClusterRole, all: &[ClusterRole]) -> Vec<PolicyRule> {
     }
     rules
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tests::model::{Model, converges, mapped};
-    use serde_json::{Value, json};
-
-    fn role(name: &str, label: &str, verb: &str) -> Value {
-        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name, "labels": {label: "true"}}, "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": [verb]}]})
-    }
-
-    #[test]
-    fn rules_are_joined_and_follow_their_parts() {
-        let mut model = Model::default();
-        model.put(json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "view"},
-            "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"to-view": "true"}}]},
-        }));
-        model.put(role("a", "to-view", "get"));
-        model.put(role("b", "to-view", "list"));
-        model.put(role("c", "to-edit", "delete"));
-        assert_eq!(converges(&ClusterRoleAggregationController, &mut model, "", "view"), 1);
-        let verbs: Vec<Value> = model.value("ClusterRole", "", "view")["rules"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|rule| rule["verbs"][0].clone())
-            .collect();
-        assert_eq!(verbs, ["get", "list"]);
-        let gone = role("b", "to-view", "list");
-        model.remove("ClusterRole", "", "b");
-        assert_eq!(mapped::<ClusterRole>(&ClusterRoleAggregationController, &model, Some(&gone), None), ["view"]);
-        converges(&ClusterRoleAggregationController, &mut model, "", "view");
-        assert_eq!(model.value("ClusterRole", "", "view")["rules"].as_array().unwrap().len(), 1);
-    }
-}

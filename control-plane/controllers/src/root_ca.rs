@@ -82,21 +82,3 @@ fn of_config_map(_: &dyn View, change: &Change) -> Vec<Key> {
         false => Vec::new(),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tests::model::{Model, converges};
-    use serde_json::json;
-
-    #[test]
-    fn the_authority_is_published_and_restored() {
-        let publisher = RootCaPublisher { root_ca: "PEM".to_owned() };
-        let mut model = Model::default();
-        model.put(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a"}}));
-        assert_eq!(converges(&publisher, &mut model, "", "a"), 1);
-        model.put(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "a", "name": NAME}, "data": {"ca.crt": "forged"}}));
-        assert_eq!(converges(&publisher, &mut model, "", "a"), 1);
-        assert_eq!(model.value("ConfigMap", "a", NAME)["data"]["ca.crt"], "PEM");
-    }
-}

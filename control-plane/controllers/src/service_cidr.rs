@@ -180,21 +180,6 @@ fn ready_is(range: &ServiceCIDR, status: &str, reason: &str, message: &str, now:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::model::{Model, converges, decide, mapped};
-    use serde_json::{Value, json};
-
-    fn range(name: &str, cidr: &str, deleted: Option<&str>) -> Value {
-        let mut range = json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": name}, "spec": {"cidrs": [cidr]}});
-        if let Some(deleted) = deleted {
-            range["metadata"]["deletionTimestamp"] = json!(deleted);
-            range["metadata"]["finalizers"] = json!([FINALIZER]);
-        }
-        range
-    }
-
-    fn address(ip: &str) -> Value {
-        json!({"apiVersion": "networking.k8s.io/v1", "kind": "IPAddress", "metadata": {"name": ip, "labels": {MANAGED_BY: ALLOCATOR}}, "spec": {}})
-    }
 
     #[test]
     fn prefixes_contain_and_cover_in_both_families() {
@@ -206,61 +191,5 @@ mod tests {
             prefix("fd00::/64").covers(&prefix("fd00::/112")) && !prefix("fd00::/112").covers(&prefix("fd00::/64"))
         );
         assert!(prefix("::/0").contains("fd00::1".parse().unwrap()));
-    }
-
-    #[test]
-    fn a_new_range_is_protected_and_ready() {
-        let mut model = Model::default();
-        model.put(range("more", "203.0.113.0/24", None));
-        assert_eq!(converges(&ServiceCidrController, &mut model, "", "more"), 2);
-        let range = model.value("ServiceCIDR", "", "more");
-        assert_eq!(range["metadata"]["finalizers"], json!([FINALIZER]));
-        assert_eq!(range["status"]["conditions"][0]["message"], "Kubernetes Service CIDR is ready");
-    }
-
-    #[test]
-    fn a_range_goes_when_no_address_needs_it() {
-        let long_ago = Some("2026-01-01T00:00:00Z");
-        for (other, used, goes) in [
-            (None, None, true),
-            (None, Some("203.0.113.7"), false),
-            (None, Some("10.0.0.7"), true),
-            (Some("203.0.0.0/16"), Some("203.0.113.7"), true),
-            (Some("203.0.113.0/28"), Some("203.0.113.7"), true),
-            (Some("203.0.113.0/30"), Some("203.0.113.7"), false),
-        ] {
-            let mut model = Model::default();
-            model.put(range("more", "203.0.113.0/24", long_ago));
-            other.into_iter().for_each(|cidr| model.put(range("other", cidr, None)));
-            used.into_iter().for_each(|ip| model.put(address(ip)));
-            converges(&ServiceCidrController, &mut model, "", "more");
-            let left = model.value("ServiceCIDR", "", "more");
-            let held = left["metadata"]["finalizers"] == json!([FINALIZER]);
-            assert_eq!(!held, goes, "{other:?} {used:?}");
-            assert_eq!(left["status"]["conditions"][0]["reason"] == "Terminating", !goes);
-        }
-    }
-
-    #[test]
-    fn of_two_ranges_on_their_way_out_that_hold_one_address_one_stays() {
-        let mut model = Model::default();
-        for name in ["a", "b"] {
-            model.put(range(name, "203.0.113.0/24", Some("2026-01-01T00:00:00Z")));
-        }
-        model.put(address("203.0.113.7"));
-        let goes = |name: &str| {
-            let plan = decide(&ServiceCidrController, &model, "", name);
-            matches!(plan.actions.as_slice(), [Action::Update { .. }])
-        };
-        assert_eq!(["a", "b"].map(goes), [false, true]);
-    }
-
-    #[test]
-    fn servers_have_time_to_notice_and_freed_addresses_wake() {
-        let mut model = Model::default();
-        model.put(range("more", "203.0.113.0/24", Some("2026-01-02T03:04:00Z")));
-        let plan = decide(&ServiceCidrController, &model, "", "more");
-        assert_eq!(plan.requeue_after, Some(Duration::from_secs(5)));
-        assert_eq!(mapped::<IPAddress>(&ServiceCidrController, &model, Some(&address("203.0.113.7")), None), ["more"]);
     }
 }

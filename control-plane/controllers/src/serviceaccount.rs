@@ -52,27 +52,3 @@ pub fn namespace_of_deleted(_: &dyn View, change: &Change) -> Vec<Key> {
         Some(_) => Vec::new(),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tests::model::{Model, converges};
-    use serde_json::json;
-
-    #[test]
-    fn a_namespace_gets_its_default_account_and_no_second_one() {
-        let mut model = Model::default();
-        model.put(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a"}}));
-        let written = converges(&ServiceAccountController, &mut model, "", "a");
-        assert_eq!(written, 1);
-        assert_eq!(model.names("ServiceAccount"), ["default"]);
-    }
-
-    #[test]
-    fn a_namespace_on_its_way_out_gets_none() {
-        let mut model = Model::default();
-        let metadata = json!({"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"});
-        model.put(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}));
-        assert_eq!(converges(&ServiceAccountController, &mut model, "", "a"), 0);
-    }
-}

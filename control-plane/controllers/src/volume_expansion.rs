@@ -59,30 +59,3 @@ fn wants_more(claim: &PersistentVolumeClaim) -> bool {
     let capacity = capacity.and_then(|quantity| Quantity::parse(&quantity.0).ok()).map(|quantity| quantity.as_milli());
     capacity.is_some() && requested(claim) > capacity
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tests::model::{Model, decide, mapped};
-    use serde_json::{Value, json};
-
-    fn claim(request: &str) -> Value {
-        json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"namespace": "default", "name": "data", "uid": "u"},
-            "spec": {"volumeName": "v", "resources": {"requests": {"storage": request}}}, "status": {"capacity": {"storage": "1Gi"}}})
-    }
-
-    #[test]
-    fn a_larger_claim_gets_an_event_about_its_resizer() {
-        for (request, expected) in [("2Gi", 1), ("1Gi", 0)] {
-            let mut model = Model::default();
-            model.put(claim(request));
-            model.put(json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"}, "spec": {"claimRef": {"uid": "u"}}}));
-            assert_eq!(decide(&ExpandController, &model, "default", "data").actions.len(), expected, "{request}");
-            let keys =
-                mapped::<PersistentVolumeClaim>(&ExpandController, &model, Some(&claim("1Gi")), Some(&claim(request)));
-            assert_eq!(keys.len(), expected, "{request}");
-            let first = mapped::<PersistentVolumeClaim>(&ExpandController, &model, None, Some(&claim(request)));
-            assert_eq!(first.len(), 1, "a new leader looks at every claim once");
-        }
-    }
-}

@@ -318,6 +318,3 @@ fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
 fn unique_name(volume: &PersistentVolume) -> Option<String> {
     wanted::csi_of(volume).map(|csi| format!("{CSI_PREFIX}{}^{}", csi.driver, csi.volume_handle))
 }
-
-#[cfg(test)]
-mod tests;

@@ -272,6 +272,3 @@ fn job_at(cron: &CronJob, spec: &CronJobSpec, due: Timestamp) -> Job {
     };
     Job { metadata, spec: spec.job_template.spec.clone(), status: None }
 }
-
-#[cfg(test)]
-mod tests;

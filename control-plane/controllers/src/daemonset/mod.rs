@@ -358,6 +358,3 @@ fn pin(spec: &mut PodSpec, node: &str) {
         term.match_fields = Some(vec![field.clone()]);
     }
 }
-
-#[cfg(test)]
-mod tests;

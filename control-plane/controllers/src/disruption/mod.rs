@@ -227,6 +227,3 @@ fn refuse_all(budget: &PodDisruptionBudget, error: String, now: Timestamp) -> Po
     set_status(&mut status.conditions, &condition, status.observed_generation, now);
     status
 }
-
-#[cfg(test)]
-mod tests;

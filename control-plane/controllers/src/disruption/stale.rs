@@ -55,26 +55,3 @@ impl Controller for StaleDisruptionController {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tests::model::{Model, converges, decide, pod};
-    use serde_json::json;
-
-    #[test]
-    fn a_mark_goes_when_the_pod_has_stayed_for_two_minutes() {
-        for (since, reason, writes, waits) in [
-            ("2026-01-02T03:00:00Z", "EvictionByEvictionAPI", 1, None),
-            ("2026-01-02T03:03:05Z", "EvictionByEvictionAPI", 0, Some(Duration::from_secs(60))),
-            ("2026-01-02T03:00:00Z", "TerminationByKubelet", 0, None),
-        ] {
-            let mut model = Model::default();
-            let mark = json!([{"type": MARK, "status": "True", "reason": reason, "lastTransitionTime": since}]);
-            model.put(pod("p").phase("Running").set("/status/conditions", mark).value());
-            let plan = decide(&StaleDisruptionController, &model, "default", "p");
-            assert_eq!(plan.requeue_after, waits, "{since} {reason}");
-            assert_eq!(converges(&StaleDisruptionController, &mut model, "default", "p"), writes, "{since} {reason}");
-        }
-    }
-}

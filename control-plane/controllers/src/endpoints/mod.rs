@@ -160,6 +160,3 @@ fn tell_last_change(annotations: &mut Option<BTreeMap<String, String>>, time: Op
 fn may_serve(pod: &Pod) -> bool {
     !pods::is_terminal(pod) && !pod_ips(pod).is_empty()
 }
-
-#[cfg(test)]
-mod tests;

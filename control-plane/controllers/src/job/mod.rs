@@ -258,6 +258,3 @@ impl Pass<'_> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

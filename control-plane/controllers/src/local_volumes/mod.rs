@@ -261,6 +261,3 @@ fn volumes_of_lost_node(view: &dyn View, change: &Change) -> Vec<Key> {
     let lies_there = |volume: &PersistentVolume| hostname_of(volume).as_deref() == Some(change.key.name.as_str());
     volumes.filter(lies_there).map(|volume| key_of(&volume)).collect()
 }
-
-#[cfg(test)]
-mod tests;

@@ -10,6 +10,3 @@ pub mod ttl;
 mod zones;
 
 pub use heartbeats::Heartbeats;
-
-#[cfg(test)]
-mod tests;

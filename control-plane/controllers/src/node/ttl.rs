@@ -76,7 +76,6 @@ fn seconds(current: u32, count: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::model::{Model, converges};
 
     #[test]
     fn a_step_is_left_only_well_beyond_its_edge() {
@@ -92,13 +91,5 @@ mod tests {
         ] {
             assert_eq!(seconds(current, count), expected, "{count} nodes after {current} s");
         }
-    }
-
-    #[test]
-    fn a_node_is_annotated_once() {
-        let mut model = Model::default();
-        model.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}));
-        assert_eq!(converges(&TtlController, &mut model, "", "n"), 1);
-        assert_eq!(model.value("Node", "", "n")["metadata"]["annotations"][ANNOTATION], "0");
     }
 }

@@ -241,6 +241,3 @@ impl Pass<'_> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

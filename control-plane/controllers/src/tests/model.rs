@@ -4,7 +4,7 @@
 //! matter.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, Pod, Service};
@@ -19,7 +19,7 @@ use crate::runtime::{
 };
 use crate::volume_claims::uses;
 
-pub static NOW: LazyLock<Timestamp> = LazyLock::new(|| "2026-01-02T03:04:05Z".parse().expect("a time"));
+pub use testkit_fixture::NOW;
 
 /// One change of the model, as a watch would report it; a deleted object has no state after it.
 #[derive(Clone)]
@@ -312,14 +312,18 @@ impl Model {
     }
 }
 
-/// Returns the plan for one key. Decides twice, on lists in both orders: the plans must be equal.
+/// Returns the plan for one key.
 pub fn decide(controller: &dyn Decide, model: &Model, namespace: &str, name: &str) -> Plan {
-    let key = Key::new(namespace, name);
-    let plan = controller.decide(model, &key, *NOW);
+    decide_at(controller, model, &Key::new(namespace, name), *NOW)
+}
+
+/// Returns the plan for one key at a time. Decides twice, on lists in both orders: the plans must be equal.
+pub fn decide_at(controller: &dyn Decide, model: &Model, key: &Key, now: Timestamp) -> Plan {
+    let plan = controller.decide(model, key, now);
     crate::tests::rights::assert_permitted(controller.name(), &plan);
     let mut backwards = model.clone();
     backwards.reversed = !model.reversed;
-    assert_eq!(controller.decide(&backwards, &key, *NOW), plan, "the order of lists matters to {}", controller.name());
+    assert_eq!(controller.decide(&backwards, key, now), plan, "the order of lists matters to {}", controller.name());
     plan
 }
 

@@ -118,6 +118,11 @@ fn pods() {
 }
 
 #[test]
+fn apps() {
+    check(expect_file!["apps.txt"]);
+}
+
+#[test]
 fn batch() {
     check(expect_file!["batch.txt"]);
 }

@@ -91,14 +91,14 @@ fn stop_clock() {
     STARTED.set(None);
 }
 
-/// Returns the time of the simulation on this thread, or else the wall clock.
+/// Returns the time of the simulation or of the script on this thread, or else the wall clock.
 pub fn now() -> Timestamp {
     match STARTED.get() {
         Some(started) => {
             let passed = SignedDuration::try_from(started.elapsed()).unwrap_or_default();
             NOW.checked_add(passed).unwrap_or(*NOW)
         }
-        None => corten_meta::time::now(),
+        None => super::script::CLOCK.get().unwrap_or_else(corten_meta::time::now),
     }
 }
 
