@@ -4,16 +4,30 @@ import { fill, h } from '../dom.js';
 import { describeError } from '../format.js';
 import { withQuery } from '../api.js';
 
-export async function whyTab(body, state, here) {
+/** Milliseconds between two questions: the cause changes while the cluster works. */
+const EVERY = 4000;
+
+export function whyTab(body, state, here) {
   fill(body, h('p.quiet', {}, 'Looking…'));
   const query = { group: here.resource.group, resource: here.resource.plural, namespace: here.namespace, name: here.name };
-  try {
-    const answer = await state.api.get(withQuery('why', query));
-    fill(body, answer.findings?.length ? answer.findings.map(finding) : h('p.good', {}, 'Nothing is wrong with it.'));
-  } catch (error) {
-    fill(body, h('p.bad', { role: 'alert' }, describeError(error)));
-  }
-  return {};
+  let timer = 0;
+  let isStopped = false;
+  const ask = async () => {
+    try {
+      const answer = await state.api.get(withQuery('why', query));
+      fill(body, answer.findings?.length ? answer.findings.map(finding) : h('p.good', {}, 'Nothing is wrong with it.'));
+    } catch (error) {
+      fill(body, h('p.bad', { role: 'alert' }, describeError(error)));
+    }
+    if (!isStopped) timer = window.setTimeout(ask, EVERY);
+  };
+  ask();
+  return {
+    stop() {
+      isStopped = true;
+      clearTimeout(timer);
+    },
+  };
 }
 
 /** Draws a finding: its cause, the evidence for it, and the command that helps. */
