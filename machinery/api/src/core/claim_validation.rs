@@ -6,7 +6,7 @@ use corten_meta::{Value, names};
 use super::resource_validation::{is_native, validate_quantity};
 use crate::cells::text;
 use crate::check::{At, Errors};
-use crate::schema::{difference, equal};
+use crate::schema::{changed_fields, equal};
 use crate::validation::{label_selector, labels, quantity};
 
 /// The annotation that held the storage class's name before the field.
@@ -127,7 +127,7 @@ pub(super) fn validate_claim_update(new: &Value, old: &Value) -> Errors {
     let before = before(new, old);
     const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeClaimSpec";
     if !equal(SPEC, &wanted, &before) {
-        let changes = difference(SPEC, &before, &wanted, None);
+        let changes = changed_fields(SPEC, &before, &wanted);
         let except = "except resources.requests and volumeAttributesClassName for bound claims";
         errors.push(FieldError::forbidden(&path, format!("spec is immutable after creation {except}\n{changes}")));
     }
@@ -306,7 +306,7 @@ mod tests {
         let other = claim(json!({"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}));
         assert_eq!(validate_claim_update(&other, &old).len(), 1);
         let reported = messages(&validate_claim_update(&old, &bound));
-        let wanted = "spec: Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n@@";
+        let wanted = "spec: Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\nchanged: ";
         assert!(reported[0].starts_with(wanted), "{reported:?}");
         assert_eq!(
             reported[1..],

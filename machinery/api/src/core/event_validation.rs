@@ -117,7 +117,5 @@ pub(crate) fn validate_new_form_update(new: &Value, old: &Value) -> Errors {
             now.unchanged(&mut errors, &before);
         }
     }
-    // Errors show the stored form.
-    crate::schema::print_values("io.k8s.api.core.v1.Event", &mut errors);
     errors
 }

@@ -331,7 +331,8 @@ fn validate_interface_address(at: &At<'_>, errors: &mut Errors) {
 }
 
 fn validate_device_statuses(status: &At<'_>, errors: &mut Errors) {
-    let id = |at: &At<'_>| ["driver", "pool", "device", "shareID"].map(|field| at.get(field).text().to_string());
+    const FIELDS: [&str; 4] = ["driver", "pool", "device", "shareID"];
+    let id = |at: &At<'_>| FIELDS.map(|field| at.get(field).text().to_string());
     let results = status.get("allocation").get("devices").get("results");
     let allocated: BTreeSet<[String; 4]> = results.items().map(|result| id(&result)).collect();
     let mut seen = BTreeSet::new();
@@ -340,14 +341,10 @@ fn validate_device_statuses(status: &At<'_>, errors: &mut Errors) {
         validate_pool_name(&device.get("pool"), errors);
         device.get("device").follows_also_empty(errors, names::dns1123_label);
         validate_share(&device, errors);
-        let shown = |error: FieldError| {
-            let [driver, pool, name, share] = id(&device).map(|part| Value::from(part).to_string());
-            let shown = format!("{{\"Driver\":{driver},\"Pool\":{pool},\"Device\":{name},\"ShareID\":{share}}}");
-            FieldError { printed: Some(shown), ..error }
-        };
+        let shown = || Value::from_iter(FIELDS.into_iter().zip(id(&device)));
         if !allocated.contains(&id(&device)) {
             let detail = "must be an allocated device in the claim";
-            errors.push(shown(FieldError::invalid(&device.path, Value::Null, detail)));
+            errors.push(FieldError::invalid(&device.path, shown(), detail));
         }
         device.get("conditions").at_most(errors, 8);
         conditions(&device.get("conditions"), errors);
@@ -359,7 +356,7 @@ fn validate_device_statuses(status: &At<'_>, errors: &mut Errors) {
         network.get("hardwareAddress").at_most_bytes(errors, 128);
         limited_set(&network.get("ips"), 16, &validate_interface_address, &Clone::clone, errors);
         if !seen.insert(id(&device)) {
-            errors.push(shown(device.duplicate()));
+            errors.push(FieldError::duplicate(&device.path, shown()));
         }
     }
 }

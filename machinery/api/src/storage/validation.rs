@@ -167,11 +167,7 @@ pub(super) fn validate_csi_node_update(new: &Value, old: &Value) -> Errors {
     for before in drivers(old).items() {
         for driver in drivers(new).items().filter(|d| d.get("name").value == before.get("name").value) {
             if compared(&driver) != compared(&before) {
-                let mut shown = [FieldError::invalid(&driver.path, bare(&driver), "field is immutable")];
-                crate::schema::print_values("io.k8s.api.storage.v1.CSINode", &mut shown);
-                let [mut error] = shown;
-                error.field = drivers(new).path.to_string();
-                errors.push(error);
+                errors.push(FieldError::invalid(&drivers(new).path, bare(&driver), "field is immutable"));
             }
         }
     }

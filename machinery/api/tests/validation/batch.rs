@@ -23,7 +23,7 @@ fn jobs() {
         ]),
         ("/spec/completionMode", json!("Indexed"), &[]),
         ("/spec/successPolicy", json!({"rules": []}), &[
-            "spec.successPolicy: Invalid value: {\"Rules\":[]}: requires indexed completion mode",
+            "spec.successPolicy: Invalid value: {\"rules\":[]}: requires indexed completion mode",
         ]),
         ("/spec/managedBy", json!("me"), &[
             "spec.managedBy: Invalid value: \"me\": must be a domain-prefixed path (such as \"acme.io/foo\")",
@@ -88,7 +88,7 @@ fn a_finished_job_stays_so() {
         ]),
         // A fraction of a second that was sent counts, though it is not stored.
         ("/status/completionTime", json!("2024-01-01T00:01:00.5Z"), &[
-            "status.completionTime: Invalid value: \"2024-01-01T00:01:00Z\": field is immutable",
+            "status.completionTime: Invalid value: \"2024-01-01T00:01:00.5Z\": field is immutable",
         ]),
         ("/status/conditions", json!([{"type": "SuccessCriteriaMet", "status": "True"}]), &[
             "status.completionTime: Invalid value: \"2024-01-01T00:01:00Z\": cannot set completionTime when there is no Complete=True condition",

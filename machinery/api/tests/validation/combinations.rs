@@ -119,8 +119,8 @@ fn disabled_fields_are_not_validated() {
 #[test]
 fn addresses_in_a_status() {
     const MORE: &str = "may specify no more than one IP for each IP family";
-    let odd = format!("status.podIPs: Invalid value: [{{\"IP\":\"10.0.0.1\"}},{{\"IP\":\"x\"}}]: {MORE}");
-    let twice = format!("status.podIPs: Invalid value: [{{\"IP\":\"10.0.0.1\"}},{{\"IP\":\"10.0.0.2\"}}]: {MORE}");
+    let odd = format!("status.podIPs: Invalid value: [{{\"ip\":\"10.0.0.1\"}},{{\"ip\":\"x\"}}]: {MORE}");
+    let twice = format!("status.podIPs: Invalid value: [{{\"ip\":\"10.0.0.1\"}},{{\"ip\":\"10.0.0.2\"}}]: {MORE}");
     pod().status_updates(&[
         ("/status/podIPs", json!([{"ip": "10.0.0.1"}, {"ip": "::1"}]), &[]),
         ("/status/podIPs", json!([{"ip": "10.0.0.1"}, {"ip": "10.0.0.2"}]), &[&twice]),
@@ -140,7 +140,7 @@ fn addresses_in_a_status() {
 fn duplicates_and_limits() {
     let tolerations = json!([{"operator": "Exists"}, {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1},
                              {"operator": "Exists", "effect": "NoExecute"}]);
-    let alike = "scheduling.tolerations[2]: Duplicate value: {\"Key\":\"\",\"Operator\":\"Exists\",\"Value\":\"\",\"Effect\":\"NoExecute\",\"TolerationSeconds\":null}";
+    let alike = "scheduling.tolerations[2]: Duplicate value: {\"effect\":\"NoExecute\",\"operator\":\"Exists\"}";
     Subject::new("node.k8s.io", "runtimeclasses", json!({"handler": "h"})).creates(&[(
         "/scheduling",
         json!({ "tolerations": tolerations }),
@@ -160,7 +160,7 @@ fn duplicates_and_limits() {
         (
             "/spec/drivers/0/nodeID",
             json!("m"),
-            &["spec.drivers: Invalid value: {\"Name\":\"d.io\",\"NodeID\":\"m\",\"TopologyKeys\":null,\"Allocatable\":null}: field is immutable"],
+            &["spec.drivers: Invalid value: {\"name\":\"d.io\",\"nodeID\":\"m\",\"topologyKeys\":null}: field is immutable"],
         ),
         ("/spec/drivers/0/topologyKeys", json!([]), &[]),
     ]);
@@ -309,7 +309,7 @@ fn causes_are_in_upstreams_order_and_number() {
     Subject::new("events.k8s.io", "events", event).updates(&[(
         "/related",
         json!({}),
-        &["related: Invalid value: {\"Kind\":\"\",\"Namespace\":\"\",\"Name\":\"\",\"UID\":\"\",\"APIVersion\":\"\",\"ResourceVersion\":\"\",\"FieldPath\":\"\"}: field is immutable"],
+        &["related: Invalid value: {}: field is immutable"],
     )]);
     let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]});
     let policy =

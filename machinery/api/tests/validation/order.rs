@@ -61,7 +61,7 @@ fn counts_are_validated_in_the_order_of_the_kind() {
         status,
         &[
             "status.declaredFeatures[0]: Invalid value: \"x\": invalid feature name \"x\": must start with an UpperCamelCase segment, with subsequent segments separated by '/' (e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters and slashes",
-            "status.addresses[1]: Duplicate value: {\"Type\":\"t\",\"Address\":\"a\"}",
+            "status.addresses[1]: Duplicate value: {\"address\":\"a\",\"type\":\"t\"}",
         ],
     )]);
 }
@@ -83,7 +83,7 @@ fn volumes_of_a_network() {
     let key = |key: &str| json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": key, "operator": "Exists"}]}]}});
     let spec = json!({"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/x"},
         "nodeAffinity": key("beta.kubernetes.io/os")});
-    let fixed = "nodeAffinity: Invalid value: {\"Required\":{\"NodeSelectorTerms\":[{\"MatchExpressions\":[{\"Key\":\"k\",\"Operator\":\"Exists\",\"Values\":null}],\"MatchFields\":null}]}}: field is immutable, except for updating from beta label to GA";
+    let fixed = "nodeAffinity: Invalid value: {\"required\":{\"nodeSelectorTerms\":[{\"matchExpressions\":[{\"key\":\"k\",\"operator\":\"Exists\"}]}]}}: field is immutable, except for updating from beta label to GA";
     Subject::new("", "persistentvolumes", json!({ "spec": spec }))
         .updates(&[("/spec/nodeAffinity", key("kubernetes.io/os"), &[]), ("/spec/nodeAffinity", key("k"), &[fixed])]);
     let portal = "p".repeat(64);

@@ -239,7 +239,7 @@ fn security() {
             "/spec/containers/0/securityContext",
             json!({"privileged": true, "allowPrivilegeEscalation": false}),
             &[
-                "spec.containers[0].securityContext: Invalid value: {\"Capabilities\":null,\"Privileged\":true,\"SELinuxOptions\":null,\"WindowsOptions\":null,\"RunAsUser\":null,\"RunAsGroup\":null,\"RunAsNonRoot\":null,\"ReadOnlyRootFilesystem\":null,\"AllowPrivilegeEscalation\":false,\"ProcMount\":null,\"SeccompProfile\":null,\"AppArmorProfile\":null}: cannot set `allowPrivilegeEscalation` to false and `privileged` to true",
+                "spec.containers[0].securityContext: Invalid value: {\"allowPrivilegeEscalation\":false,\"privileged\":true}: cannot set `allowPrivilegeEscalation` to false and `privileged` to true",
             ],
         ),
         (
@@ -332,7 +332,7 @@ fn the_rest_of_the_spec() {
             "metadata.annotations[controller.kubernetes.io/pod-deletion-cost]: Invalid value: \"+5\": must be a 32bit integer",
         ]),
         ("/spec/resourceClaims", json!([{"name": "c"}]), &[
-            "spec.resourceClaims[0]: Invalid value: {\"Name\":\"c\",\"ResourceClaimName\":null,\"ResourceClaimTemplateName\":null}: must specify one of: `resourceClaimName`, `resourceClaimTemplateName`",
+            "spec.resourceClaims[0]: Invalid value: {\"name\":\"c\"}: must specify one of: `resourceClaimName`, `resourceClaimTemplateName`",
         ]),
     ]);
 }
@@ -399,7 +399,7 @@ fn a_gated_pod_keeps_its_terms() {
     subject.updates(&[
         (TERMS, json!([{"matchExpressions": [{"key": "k", "operator": "Exists", "values": []}]}]), &[]),
         (TERMS, json!([{"matchExpressions": [{"key": "k", "operator": "DoesNotExist"}]}]), &[
-            "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]: Invalid value: {\"MatchExpressions\":[{\"Key\":\"k\",\"Operator\":\"DoesNotExist\",\"Values\":null}],\"MatchFields\":null}: only additions are allowed (no mutations or deletions)",
+            "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]: Invalid value: {\"matchExpressions\":[{\"key\":\"k\",\"operator\":\"DoesNotExist\"}]}: only additions are allowed (no mutations or deletions)",
         ]),
     ]);
 }
@@ -416,7 +416,7 @@ fn statuses() {
             "status.containerStatuses[0].state: Forbidden: may not be transitioned to non-terminated state",
         ]),
         ("/status/podIPs", json!([{"ip": "10.0.0.1"}, {"ip": "10.0.0.2"}]), &[
-            "status.podIPs: Invalid value: [{\"IP\":\"10.0.0.1\"},{\"IP\":\"10.0.0.2\"}]: may specify no more than one IP for each IP family",
+            "status.podIPs: Invalid value: [{\"ip\":\"10.0.0.1\"},{\"ip\":\"10.0.0.2\"}]: may specify no more than one IP for each IP family",
         ]),
         ("/status/conditions", json!([{"type": "a b", "status": "True"}]), &[
             "status.conditions[0].Type: Invalid value: \"a b\": name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')",
