@@ -4,9 +4,9 @@ use corten_meta::field::{FieldError, Path};
 use corten_meta::{Value, names};
 
 use super::claim_validation::validate_access_modes;
-use super::scheduling_validation::validate_node_selector;
 use super::volume_source::{Holder, validate_source_and};
 use crate::check::{At, Errors};
+use crate::rules;
 use crate::schema::{changed_fields, equal};
 
 /// The fields of the spec that are not a volume source.
@@ -78,7 +78,7 @@ fn validate_policy_and_affinity(spec: &At<'_>, inline: bool, errors: &mut Errors
     } else if affinity.is_object() {
         let required = affinity.get("required");
         if required.is_object() {
-            validate_node_selector(&required, true, errors);
+            rules::check(".core.v1.NodeSelector", &required, errors);
         } else {
             errors.push(required.required("must specify required node constraints"));
         }

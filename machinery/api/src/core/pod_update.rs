@@ -9,10 +9,10 @@ use corten_meta::{Value, names};
 
 use super::pod_status;
 use super::pod_validation::{MIRROR, validate_annotations};
-use super::scheduling_validation::validate_tolerations;
 use crate::cells::{list, text};
 use crate::check::{At, Errors};
 use crate::defaulting::items;
+use crate::rules;
 use crate::schema::changed_fields;
 use crate::validation::legacy_ip;
 
@@ -215,7 +215,7 @@ fn only_added_tolerations(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
         return;
     }
     // Upstream validates them once more beside the change.
-    validate_tolerations(&spec.get("tolerations"), errors);
+    rules::check(".core.v1.PodSpec/tolerations", spec, errors);
 }
 
 fn only_removed_gates(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
