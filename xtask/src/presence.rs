@@ -39,8 +39,6 @@ pub struct Declared {
     pub marks: String,
     /// The name of its type, as decoding errors write it.
     pub type_name: String,
-    /// The name of the field in the struct.
-    pub go_name: String,
     /// The full name of the innermost named type of its values.
     named: Option<String>,
 }
@@ -161,13 +159,11 @@ impl Struct {
         if words.contains(&"omitzero") {
             marks.push('z');
         }
-        let go_name = go_name.rsplit('.').next().unwrap_or(go_name).to_string();
         let inner = innermost(go_type);
         let is_named = inner.rsplit('.').next().is_some_and(|name| name.starts_with(char::is_uppercase));
         let declared = Declared {
             marks,
             type_name: shown(package, go_type.trim_start_matches('*')),
-            go_name,
             named: is_named.then(|| qualified(package, inner)),
         };
         self.fields.insert(name.to_string(), declared);

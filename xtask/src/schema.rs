@@ -23,7 +23,7 @@ const HEAD: &str = "\
 # marks: ! required, =default, list=, keys=, strategy=, merge=, map=, gvk=, unions=,
 #        ~ and how its zero value is written: * absent is not zero, 0 always written, z zero not written,
 #        and after a colon the name of its type where that is more than its shape; ^ the struct it is inlined from,
-#        enum= the values its type lists, with _ for a space, go= its name in the struct where that is another
+#        enum= the values its type lists, with _ for a space
 # Fields stand in the order of their declaration.
 ";
 
@@ -87,7 +87,7 @@ fn write_type(table: &mut String, name: &str, schema: &Value, presence: &Presenc
         let property = &properties[field];
         write_field(table, field, property, required.contains(&field)).with_context(|| format!("field {field}"))?;
         if let Some((declared, inlined)) = presence.of(name, field) {
-            write_declared(table, (field, &shape(property)?), declared, inlined.as_deref());
+            write_declared(table, &shape(property)?, declared, inlined.as_deref());
             write_enum(table, presence.enum_of(declared)).with_context(|| format!("field {field}"))?;
         }
         table.push('\n');
@@ -103,7 +103,7 @@ fn in_order<'a>(properties: &'a serde_json::Map<String, Value>, declared: &[&'a 
 }
 
 /// Writes the facts of a field's declaration beyond its property.
-fn write_declared(table: &mut String, (field, shape): (&str, &str), declared: &Declared, inlined: Option<&str>) {
+fn write_declared(table: &mut String, shape: &str, declared: &Declared, inlined: Option<&str>) {
     let go_type = &declared.type_name;
     let is_named = go_type.contains(char::is_uppercase);
     // References have the names of structs; those of maps and lists are needed only if a part has its own name.
@@ -120,10 +120,6 @@ fn write_declared(table: &mut String, (field, shape): (&str, &str), declared: &D
     if let Some(inlined) = inlined {
         table.push_str(&format!(" ^{inlined}"));
     }
-    let is_embedded = field == "metadata";
-    if !is_embedded && declared.go_name != capitalized(field) {
-        table.push_str(&format!(" go={}", declared.go_name));
-    }
 }
 
 fn write_enum(table: &mut String, values: Option<&BTreeSet<String>>) -> Result<()> {
@@ -137,11 +133,6 @@ fn write_enum(table: &mut String, values: Option<&BTreeSet<String>>) -> Result<(
     }
     table.push_str(&format!(" enum={}", words.join(",")));
     Ok(())
-}
-
-fn capitalized(name: &str) -> String {
-    let mut characters = name.chars();
-    characters.next().map(|first| first.to_uppercase().chain(characters).collect()).unwrap_or_default()
 }
 
 fn write_field(table: &mut String, name: &str, property: &Value, required: bool) -> Result<()> {

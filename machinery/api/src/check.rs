@@ -209,28 +209,10 @@ impl At<'_> {
         }
     }
 
-    /// Requires a pointer to one of a few words: an absent value has its own error, and an empty string is not
-    /// supported.
-    pub fn must_be_set_to_one_of(&self, errors: &mut Errors, words: &[&str]) {
-        if self.is_set() {
-            self.one_of(errors, words);
-        } else {
-            errors.push(self.required(""));
-        }
-    }
-
     /// Requires a number that is not negative, if it is set.
     pub fn nonnegative(&self, errors: &mut Errors) {
         if self.number().is_some_and(|n| n < 0) {
             errors.push(self.invalid("must be greater than or equal to 0"));
-        }
-    }
-
-    /// Requires a number above zero; absent is zero.
-    pub fn positive(&self, errors: &mut Errors) {
-        let number = self.number().unwrap_or_default();
-        if number <= 0 {
-            errors.push(FieldError::invalid(&self.path, number, "must be greater than 0"));
         }
     }
 
@@ -275,6 +257,17 @@ impl At<'_> {
     pub fn unique(&self, errors: &mut Errors) {
         let mut seen = BTreeSet::new();
         errors.extend(self.items().filter(|item| !seen.insert(item.value.to_string())).map(|item| item.duplicate()));
+    }
+
+    /// Requires items that differ in a field; the error is at the second item.
+    pub fn unique_by(&self, errors: &mut Errors, field: &str) {
+        let mut seen = BTreeSet::new();
+        for item in self.items() {
+            let own = item.get(field).value;
+            if !seen.insert(own.to_string()) {
+                errors.push(FieldError::duplicate(&item.path, own.clone()));
+            }
+        }
     }
 
     /// Applies a rule to every string of a list, and then requires that it is distinct.

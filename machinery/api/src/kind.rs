@@ -18,6 +18,8 @@ use corten_meta::quote::quote;
 use corten_meta::{Object, Value};
 use jiff::Timestamp;
 
+use crate::rules;
+
 /// The verbs of a resource that is stored and served in full, as discovery lists them.
 pub const FULL_VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 /// The verbs of a subresource that views and writes a part of its parent.
@@ -224,17 +226,22 @@ pub trait Behaviour: Send + Sync {
     fn prepare_update(&self, _new: &mut Value, _old: &Value) {}
     /// Prepares a write to the status subresource: everything but the status is the old one.
     fn prepare_status_update(&self, _new: &mut Value, _old: &Value, _now: Timestamp) {}
+    /// Returns the section of the validation table with the kind's rules. Its parts `create`, `update` and `status` are
+    /// the rules of new objects and of changes.
+    fn rules(&self) -> &'static str {
+        ""
+    }
     /// Returns the errors of the object alone, without those of its metadata.
-    fn validate(&self, _object: &Value) -> Vec<FieldError> {
-        Vec::new()
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        rules::validate(self.rules(), object, None)
     }
     /// Returns the errors of an existing object, for kinds whose rules depend on its old state.
     fn validate_present(&self, object: &Value, _old: &Value) -> Vec<FieldError> {
         self.validate(object)
     }
     /// Returns the errors of a new object that an existing object may have.
-    fn validate_create(&self, _object: &Value) -> Vec<FieldError> {
-        Vec::new()
+    fn validate_create(&self, object: &Value) -> Vec<FieldError> {
+        rules::validate_change(self.rules(), "create", object, object)
     }
     /// Returns the errors of a new object. A kind whose rules for new objects are mixed with the others returns them in
     /// order.
@@ -244,12 +251,12 @@ pub trait Behaviour: Send + Sync {
         errors
     }
     /// Returns the errors of the change alone: immutable fields and forbidden transitions.
-    fn validate_update(&self, _new: &Value, _old: &Value) -> Vec<FieldError> {
-        Vec::new()
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        rules::validate_change(self.rules(), "update", new, old)
     }
     /// Returns the errors of a write to the status subresource.
-    fn validate_status_update(&self, _new: &Value, _old: &Value) -> Vec<FieldError> {
-        Vec::new()
+    fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        rules::validate_change(self.rules(), "status", new, old)
     }
     /// Returns the errors of a write to a subresource that changes one part of the object; both objects are complete.
     fn validate_part_update(&self, _role: Role, _new: &Value, _old: &Value) -> Vec<FieldError> {

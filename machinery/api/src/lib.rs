@@ -20,6 +20,7 @@ mod error;
 mod json_path;
 mod ratchet;
 mod registry;
+mod rules;
 mod strategic;
 mod validation;
 

@@ -101,6 +101,14 @@ pub(crate) fn int_or_percent(value: &Value, path: &Path) -> Vec<FieldError> {
     }
 }
 
+/// Validates that a percentage is at most 100%.
+pub(crate) fn at_most_all(at: &At<'_>, errors: &mut Errors) {
+    let percent = at.text().strip_suffix('%').and_then(|number| number.parse::<i64>().ok());
+    if percent.is_some_and(|p| p > 100) {
+        errors.push(at.invalid("must not be greater than 100%"));
+    }
+}
+
 /// Reports whether a number or percentage is zero.
 pub(crate) fn is_zero(value: &Value) -> bool {
     match value {

@@ -27,7 +27,6 @@ mod parser;
 mod program;
 pub mod schema;
 mod source;
-mod syntax;
 mod types;
 mod unify;
 pub mod value;

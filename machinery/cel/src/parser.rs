@@ -11,16 +11,11 @@ use crate::lexer::{Lexeme, Token, tokens};
 use crate::macros;
 use crate::nodes::Nodes;
 use crate::source::{Issue, Issues, MAX_CODE_POINTS};
-use crate::syntax::complaints;
 
 /// The maximal height of an expression's tree.
 pub const MAX_DEPTH: u32 = 250;
 /// The maximal nesting of brackets: parsing them takes more of the stack than walking the tree does.
 const MAX_NESTING: u32 = 80;
-
-/// The tokens that an expression may begin with, as syntax errors list them.
-const BEGINNINGS: &str =
-    "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}";
 
 /// Parses a source.
 pub fn parse(text: &str, binds: bool) -> Result<Expr, Issues> {
@@ -30,15 +25,11 @@ pub fn parse(text: &str, binds: bool) -> Result<Expr, Issues> {
         return Err(Issues::new(text, vec![Issue { offset: None, message }]));
     }
     let (tokens, mut issues) = tokens(text);
-    match (read(tokens.clone(), binds), issues.is_empty()) {
+    match (read(tokens, binds), issues.is_empty()) {
         (Ok(expr), true) => Ok(expr),
         (Ok(_), false) => Err(Issues::new(text, issues)),
         (Err(mut found), _) => {
-            let complaints = complaints(text, &tokens);
-            // If the syntax is valid, only the other errors remain.
-            found.retain(|issue| complaints.is_empty() || !issue.message.starts_with("Syntax error"));
             issues.append(&mut found);
-            issues.extend(complaints);
             Err(Issues::new(text, issues))
         }
     }
@@ -49,7 +40,7 @@ fn read(tokens: Vec<Lexeme>, binds: bool) -> Result<Expr, Vec<Issue>> {
     let mut parser = Parser { tokens, at: 0, nodes, nesting: 0 };
     let read = parser.expr().and_then(|expr| match parser.peek() {
         Token::End => Ok(expr),
-        _ => Err(parser.unexpected(parser.surplus(), "<EOF>")),
+        _ => Err(parser.unexpected()),
     });
     let mut issues = parser.nodes.issues;
     match read {
@@ -119,21 +110,12 @@ impl Parser {
         if self.accept(sign) {
             return Ok(offset);
         }
-        if *self.peek() == Token::End {
-            return Err(self.issue(offset, format!("Syntax error: missing '{sign}' at '<EOF>'")));
-        }
-        Err(self.unexpected(self.surplus(), &format!("'{sign}'")))
+        Err(self.unexpected())
     }
 
-    /// Returns the phrase for an unexpected token: it differs if the token could be skipped.
-    fn surplus(&self) -> &'static str {
-        let next = self.tokens.get(self.at + 1).map(|lexeme| &lexeme.token);
-        if next == Some(&Token::End) { "extraneous input" } else { "mismatched input" }
-    }
-
-    fn unexpected(&self, phrase: &str, wanted: &str) -> Issue {
-        let message = format!("Syntax error: {phrase} '{}' expecting {wanted}", self.here().text);
-        Issue { offset: Some(self.offset()), message }
+    /// Returns the error of the current token, which no expression may have here.
+    fn unexpected(&self) -> Issue {
+        self.issue(self.offset(), format!("Syntax error: unexpected '{}'", self.here().text))
     }
 
     fn issue(&self, offset: u32, message: impl Into<String>) -> Issue {
@@ -274,11 +256,7 @@ impl Parser {
         let name = match self.peek() {
             Token::Ident(name) if !matches!(&**name, "true" | "false" | "null" | "in") => Arc::clone(name),
             Token::Quoted(_) => return Err(self.issue(at, "unsupported syntax: '`'")),
-            Token::End => return Err(self.issue(at, "Syntax error: no viable alternative at input '.'")),
-            _ => {
-                let message = format!("Syntax error: no viable alternative at input '.{}'", self.here().text);
-                return Err(self.issue(at, message));
-            }
+            _ => return Err(self.unexpected()),
         };
         self.at += 1;
         if optional {
@@ -311,7 +289,7 @@ impl Parser {
         }
         while !self.accept(close) {
             if !items.is_empty() {
-                self.expect_either(",", close)?;
+                self.expect(",")?;
                 // Lists and maps may end with a comma, argument lists may not.
                 if close != ")" && self.accept(close) {
                     break;
@@ -324,13 +302,6 @@ impl Parser {
 
     fn is_followed_by(&self, sign: &str) -> bool {
         matches!(self.tokens.get(self.at + 1), Some(Lexeme { token: Token::Sign(next), .. }) if *next == sign)
-    }
-
-    fn expect_either(&mut self, comma: &str, close: &str) -> Result<(), Issue> {
-        if self.accept(comma) {
-            return Ok(());
-        }
-        Err(self.unexpected("mismatched input", &format!("{{'{close}', '{comma}'}}")))
     }
 
     fn primary(&mut self) -> Result<Expr, Issue> {
@@ -363,7 +334,7 @@ impl Parser {
             Token::Ident(word) if !matches!(&*word, "true" | "false" | "null" | "in") => {
                 self.named(offset, leading_dot)
             }
-            _ if leading_dot => Err(self.unexpected("mismatched input", "IDENTIFIER")),
+            _ if leading_dot => Err(self.unexpected()),
             _ => self.constant(),
         }
     }
@@ -422,7 +393,7 @@ impl Parser {
         let fields = self.list("}", |parser| {
             let optional = parser.accept("?");
             let Token::Ident(name) = parser.peek().clone() else {
-                return Err(parser.unexpected("mismatched input", "{'}', ',', IDENTIFIER, ESC_IDENTIFIER}"));
+                return Err(parser.unexpected());
             };
             parser.at += 1;
             let offset = parser.expect(":")?;
@@ -454,8 +425,7 @@ impl Parser {
             Token::Ident(word) if &*word == "true" => Literal::Bool(true),
             Token::Ident(word) if &*word == "false" => Literal::Bool(false),
             Token::Ident(word) if &*word == "null" => Literal::Null,
-            Token::End => return Err(self.unexpected("mismatched input", BEGINNINGS)),
-            _ => return Err(self.unexpected("extraneous input", BEGINNINGS)),
+            _ => return Err(self.unexpected()),
         };
         self.at += 1;
         Ok(self.nodes.literal(offset, literal))
@@ -471,4 +441,30 @@ fn parse_int(text: &str, negative: bool) -> Option<i64> {
 fn parse_uint(text: &str) -> Option<u64> {
     let (digits, radix) = text.strip_prefix("0x").map_or((text, 10), |hex| (hex, 16));
     u64::from_str_radix(digits, radix).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn a_syntax_error_names_the_token_where_parsing_stops() {
+        for (text, column, token) in [
+            ("", 0, "<EOF>"),
+            (")", 1, ")"),
+            ("a.", 3, "<EOF>"),
+            ("a..b", 3, "."),
+            ("a b", 3, "b"),
+            ("f(,)", 3, ","),
+            ("f(a b)", 5, "b"),
+            ("[1,", 4, "<EOF>"),
+            ("{:1}", 2, ":"),
+            ("A{b", 4, "<EOF>"),
+            ("a.true", 3, "true"),
+        ] {
+            let issues = parse(text, false).expect_err(text).to_string();
+            let wanted = format!("ERROR: <input>:1:{column}: Syntax error: unexpected '{token}'");
+            assert!(issues.starts_with(&wanted), "{text}: {issues}");
+        }
+    }
 }

@@ -256,7 +256,7 @@ fn compile_errors_have_a_position() {
             "'%s'.format([]) == ''",
             "ERROR: <input>:1:12: index 0 out of range\n | '%s'.format([]) == ''\n | ...........^",
         ),
-        ("'a'.find('[') == ''", "error parsing regexp: missing closing ]: `[`"),
+        ("'a'.find('[') == ''", "error parsing regexp: unclosed character class: `[`"),
         ("[1, 'a'] == []", "ERROR: <input>:1:5: expected type 'int' but found 'string'\n | [1, 'a'] == []\n | ....^"),
         (
             "[1, dyn(2)] == []",

@@ -7,7 +7,6 @@
 pub mod accessor;
 pub mod address;
 pub mod codec;
-pub mod difference;
 pub mod error;
 pub mod field;
 pub mod field_selector;

@@ -236,11 +236,7 @@ fn list_map(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     }
     if !items.is_object() {
         let detail = "must only have a single schema if x-kubernetes-list-type is map";
-        let mut error = FieldError::invalid(&items_path, items.clone(), detail);
-        if !items.is_array() {
-            error.printed = Some(r#"{"Schema":null,"JSONSchemas":null}"#.to_owned());
-        }
-        return errors.push(error);
+        return errors.push(FieldError::invalid(&items_path, items.clone(), detail));
     }
     if string(items, "type") != "object" {
         let detail = "must be object if parent array's x-kubernetes-list-type is map";

@@ -9,7 +9,7 @@ mod mutatingadmissionpolicy;
 mod mutatingadmissionpolicybinding;
 mod mutatingwebhookconfiguration;
 mod policy;
-mod policy_validation;
+pub(crate) mod policy_validation;
 pub(crate) mod url;
 mod validatingadmissionpolicy;
 mod validatingadmissionpolicybinding;

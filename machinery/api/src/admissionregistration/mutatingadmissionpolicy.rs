@@ -1,11 +1,9 @@
 //! MutatingAdmissionPolicy.
 
 use corten_meta::Value;
-use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
 use super::policy::policy_cells;
-use super::policy_validation;
 use super::webhook::default_match;
 use crate::defaulting::default_at;
 use crate::kind::{Behaviour, Kind};
@@ -24,6 +22,10 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for MutatingAdmissionPolicy {
+    fn rules(&self) -> &'static str {
+        ".admissionregistration.v1.MutatingAdmissionPolicy"
+    }
+
     fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
         super::reserved_name(object)
     }
@@ -31,10 +33,6 @@ impl Behaviour for MutatingAdmissionPolicy {
     fn default(&self, object: &mut Value) {
         default_at(object, "/spec/failurePolicy", "Fail");
         default_match(object, "/spec/matchConstraints");
-    }
-
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        policy_validation::validate_mutating_policy(object)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

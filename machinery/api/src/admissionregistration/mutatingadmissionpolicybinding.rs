@@ -1,11 +1,9 @@
 //! MutatingAdmissionPolicyBinding.
 
 use corten_meta::Value;
-use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
 use super::policy::binding_cells;
-use super::policy_validation;
 use super::webhook::default_match;
 use crate::kind::{Behaviour, Kind};
 
@@ -23,16 +21,16 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for MutatingAdmissionPolicyBinding {
+    fn rules(&self) -> &'static str {
+        ".admissionregistration.v1.MutatingAdmissionPolicyBinding"
+    }
+
     fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
         super::reserved_name(object)
     }
 
     fn default(&self, object: &mut Value) {
         default_match(object, "/spec/matchResources");
-    }
-
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        policy_validation::validate_mutating_binding(object)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -20,28 +20,10 @@ pub(super) fn binding_cells(object: &Value, now: Timestamp) -> Vec<Value> {
         Some(r) if !text(r, "/name").is_empty() => {
             format!("{}/{}", crate::cells::or(text(r, "/namespace"), "*"), text(r, "/name"))
         }
-        Some(r) if r["selector"].is_object() => spelled_out(&r["selector"]),
+        Some(r) if r["selector"].is_object() => crate::cells::format_selector(r.get("selector")),
         _ => "<unset>".to_string(),
     };
     vec![name(object), text(object, "/spec/policyName").into(), param.into(), age(object, now)]
-}
-
-/// Formats a selector as its Go type prints itself.
-fn spelled_out(selector: &Value) -> String {
-    let labels = selector["matchLabels"].as_object().into_iter().flatten();
-    let labels: String = labels.map(|(key, value)| format!("{key}: {},", value.as_str().unwrap_or_default())).collect();
-    let requirement = |r: &Value| {
-        let values: Vec<&str> = list(r, "/values").iter().filter_map(Value::as_str).collect();
-        let key = text(r, "/key");
-        let operator = text(r, "/operator");
-        let values = values.join(" ");
-        format!("LabelSelectorRequirement{{Key:{key},Operator:{operator},Values:[{values}],}},")
-    };
-    let expressions: String = list(selector, "/matchExpressions").iter().map(requirement).collect();
-    format!(
-        "&LabelSelector{{MatchLabels:map[string]string{{{labels}}},\
-         MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},}}"
-    )
 }
 
 #[cfg(test)]
@@ -57,15 +39,8 @@ mod tests {
             (json!(null), "<unset>"),
             (json!({"name": "a"}), "*/a"),
             (json!({"name": "a", "namespace": "b"}), "b/a"),
-            (
-                json!({"selector": {"matchLabels": {"a": "b"}}}),
-                "&LabelSelector{MatchLabels:map[string]string{a: b,},MatchExpressions:[]LabelSelectorRequirement{},}",
-            ),
-            (
-                json!({"selector": {"matchExpressions": expressions}}),
-                "&LabelSelector{MatchLabels:map[string]string{},MatchExpressions:[]LabelSelectorRequirement{\
-                 LabelSelectorRequirement{Key:c,Operator:In,Values:[d e],},},}",
-            ),
+            (json!({"selector": {"matchLabels": {"a": "b"}}}), "a=b"),
+            (json!({"selector": {"matchExpressions": expressions}}), "c in (d,e)"),
         ] {
             let cells = binding_cells(&json!({"spec": {"paramRef": param}}), Timestamp::UNIX_EPOCH);
             assert_eq!(cells[2], wanted);

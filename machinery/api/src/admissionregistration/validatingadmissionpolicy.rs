@@ -1,11 +1,9 @@
 //! ValidatingAdmissionPolicy.
 
 use corten_meta::Value;
-use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
 use super::policy::policy_cells;
-use super::policy_validation;
 use super::webhook::default_match;
 use crate::defaulting::default_at;
 use crate::kind::{Behaviour, Kind};
@@ -27,6 +25,10 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for ValidatingAdmissionPolicy {
+    fn rules(&self) -> &'static str {
+        ".admissionregistration.v1.ValidatingAdmissionPolicy"
+    }
+
     fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
         super::reserved_name(object)
     }
@@ -34,29 +36,6 @@ impl Behaviour for ValidatingAdmissionPolicy {
     fn default(&self, object: &mut Value) {
         default_at(object, "/spec/failurePolicy", "Fail");
         default_match(object, "/spec/matchConstraints");
-    }
-
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        policy_validation::validate_validating_policy(object)
-    }
-
-    fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {
-        let mut errors = crate::check::Errors::new();
-        let status = crate::check::At::object(new).get("status");
-        for warning in status.get("typeChecking").get("expressionWarnings").items() {
-            warning.get("warning").must(&mut errors);
-            let field = warning.get("fieldRef");
-            match field.text().trim() {
-                "" => errors.push(field.required("")),
-                path => {
-                    if let Err(why) = crate::JsonPath::parse(path) {
-                        errors.push(FieldError::invalid(&field.path, path, format!("invalid JSONPath: {why}")));
-                    }
-                }
-            }
-        }
-        crate::validation::conditions(&status.get("conditions"), &mut errors);
-        errors
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

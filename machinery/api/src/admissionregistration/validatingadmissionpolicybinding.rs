@@ -1,11 +1,9 @@
 //! ValidatingAdmissionPolicyBinding.
 
 use corten_meta::Value;
-use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
 use super::policy::binding_cells;
-use super::policy_validation;
 use super::webhook::default_match;
 use crate::kind::{Behaviour, Kind};
 
@@ -28,16 +26,16 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for ValidatingAdmissionPolicyBinding {
+    fn rules(&self) -> &'static str {
+        ".admissionregistration.v1.ValidatingAdmissionPolicyBinding"
+    }
+
     fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
         super::reserved_name(object)
     }
 
     fn default(&self, object: &mut Value) {
         default_match(object, "/spec/matchResources");
-    }
-
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        policy_validation::validate_validating_binding(object)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

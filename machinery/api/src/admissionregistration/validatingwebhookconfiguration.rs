@@ -22,6 +22,10 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for ValidatingWebhookConfiguration {
+    fn rules(&self) -> &'static str {
+        ".admissionregistration.v1.ValidatingWebhookConfiguration"
+    }
+
     fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
         super::reserved_name(object)
     }
@@ -30,12 +34,8 @@ impl Behaviour for ValidatingWebhookConfiguration {
         webhook::default_webhooks(object, false);
     }
 
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        webhook::validate_webhooks(object, None)
-    }
-
     fn validate_present(&self, object: &Value, old: &Value) -> Vec<FieldError> {
-        webhook::validate_webhooks(object, Some(old))
+        crate::rules::validate(self.rules(), object, Some(old))
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::cells::{age, count, list, name};
 use crate::check::{At, Errors};
 use crate::defaulting::{default_at, items};
-use crate::validation::label_selector;
+use crate::rules::Site;
 
 /// Sets the defaults of every webhook of a configuration.
 pub(super) fn default_webhooks(object: &mut Value, mutating: bool) {
@@ -37,53 +37,21 @@ pub(super) fn default_match(object: &mut Value, at: &str) {
     }
 }
 
-/// Validates every webhook of a configuration. If the old object has a webhook with side effects, all may have them.
-pub(super) fn validate_webhooks(object: &Value, old: Option<&Value>) -> Errors {
+/// Validates the side effects of a webhook. If the old object has a webhook with side effects, all may have them.
+pub(crate) fn side_effects(site: &Site<'_, '_>, errors: &mut Errors) {
     const EFFECTS: &[&str] = &["None", "NoneOnDryRun", "Some", "Unknown"];
     let is_without = |webhook: At<'_>| EFFECTS[..2].contains(&webhook.get("sideEffects").text());
-    let had_none = old.is_none_or(|old| At::object(old).get("webhooks").items().all(is_without));
-    let effects = if had_none { &EFFECTS[..2] } else { EFFECTS };
-    let mut errors = Errors::new();
-    let mut seen = BTreeSet::new();
-    for webhook in At::object(object).get("webhooks").items() {
-        validate_webhook(&webhook, effects, &mut errors);
-        validate_review_versions(&webhook.get("admissionReviewVersions"), &mut errors);
-        let name = webhook.get("name");
-        if !name.is_empty() && !seen.insert(name.text()) {
-            errors.push(name.duplicate());
-        }
-    }
-    errors
-}
-
-fn validate_webhook(webhook: &At<'_>, allowed: &[&str], errors: &mut Errors) {
-    validate_name(&webhook.get("name"), errors);
-    webhook.get("rules").each(errors, validate_rule);
-    webhook.get("failurePolicy").one_of(errors, &["Fail", "Ignore"]);
-    webhook.get("matchPolicy").one_of(errors, &["Equivalent", "Exact"]);
-    let effects = webhook.get("sideEffects");
-    if effects.is_set() {
-        effects.one_of(errors, allowed);
+    let had_none = site.root_old.is_none_or(|old| At::object(old).get("webhooks").items().all(is_without));
+    let allowed = if had_none { &EFFECTS[..2] } else { EFFECTS };
+    if site.at.is_set() {
+        site.at.one_of(errors, allowed);
     } else {
-        errors.push(effects.required(&format!("must specify one of {}", allowed.join(", "))));
+        errors.push(site.at.required(&format!("must specify one of {}", allowed.join(", "))));
     }
-    let timeout = webhook.get("timeoutSeconds");
-    if timeout.number().is_some_and(|seconds| !(1..=30).contains(&seconds)) {
-        errors.push(timeout.invalid("the timeout value must be between 1 and 30 seconds"));
-    }
-    for selector in ["namespaceSelector", "objectSelector"].map(|field| webhook.get(field)) {
-        errors.extend(label_selector(selector.value, &selector.path));
-    }
-    webhook.get("reinvocationPolicy").one_of(errors, &["IfNeeded", "Never"]);
-    validate_client(&webhook.get("clientConfig"), errors);
-    validate_match_conditions(&webhook.get("matchConditions"), errors);
 }
 
 /// Validates a name: a domain of three labels or more.
-fn validate_name(at: &At<'_>, errors: &mut Errors) {
-    if !at.must(errors) {
-        return;
-    }
+pub(crate) fn webhook_name(at: &At<'_>, errors: &mut Errors) {
     let messages = names::dns1123_subdomain(at.text());
     if !messages.is_empty() {
         errors.push(at.invalid(messages.join(",")));
@@ -92,7 +60,7 @@ fn validate_name(at: &At<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_review_versions(versions: &At<'_>, errors: &mut Errors) {
+pub(crate) fn review_versions(versions: &At<'_>, errors: &mut Errors) {
     if !versions.must_say(errors, "must specify one of v1, v1beta1") {
         return;
     }
@@ -175,28 +143,8 @@ fn validate_service(service: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// Validates the requests that a webhook or a policy matches.
-pub(super) fn validate_rule(rule: &At<'_>, errors: &mut Errors) {
-    const OPERATIONS: &[&str] = &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
-    for (field, what) in [("operations", "operations"), ("apiGroups", "API groups"), ("apiVersions", "API versions")] {
-        let values = rule.get(field);
-        values.must(errors);
-        if values.len() > 1 && values.texts().any(|value| value == "*") {
-            errors.push(values.invalid(format!("if '*' is present, must not specify other {what}")));
-        }
-        if field == "operations" {
-            values.each(errors, |operation, e| operation.one_of(e, OPERATIONS));
-        }
-    }
-    rule.get("apiVersions").each(errors, |version, e| {
-        version.must(e);
-    });
-    validate_resources(&rule.get("resources"), errors);
-    rule.get("scope").one_of(errors, &["*", "Cluster", "Namespaced"]);
-}
-
 /// Validates resources and subresources: none may be covered by another.
-fn validate_resources(resources: &At<'_>, errors: &mut Errors) {
+pub(crate) fn matched_resources(resources: &At<'_>, errors: &mut Errors) {
     resources.must(errors);
     let mut with_all_subs: BTreeSet<&str> = BTreeSet::new();
     let mut all_with_sub: BTreeSet<&str> = BTreeSet::new();
@@ -229,23 +177,6 @@ fn validate_resources(resources: &At<'_>, errors: &mut Errors) {
     if star && plain {
         let detail = "if '*' is present, must not specify other resources without subresources";
         errors.push(resources.invalid(detail));
-    }
-}
-
-/// Validates match conditions; the API server compiles them.
-pub(super) fn validate_match_conditions(conditions: &At<'_>, errors: &mut Errors) {
-    conditions.at_most(errors, 64);
-    let mut seen = BTreeSet::new();
-    for condition in conditions.items() {
-        let name = condition.get("name");
-        let expression = condition.get("expression");
-        if expression.text().trim().is_empty() {
-            errors.push(expression.required(""));
-        }
-        name.must_follow(errors, names::qualified_name);
-        if !name.is_empty() && !seen.insert(name.text()) {
-            errors.push(name.duplicate());
-        }
     }
 }
 

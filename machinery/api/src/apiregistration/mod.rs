@@ -2,7 +2,7 @@
 
 use crate::kind::Kind;
 
-mod apiservice;
+pub(crate) mod apiservice;
 
 /// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {

@@ -18,19 +18,8 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for ControllerRevision {
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        let path = Path::root("revision");
-        let revision = number(object, "/revision");
-        if revision < 0 {
-            return vec![FieldError::invalid(&path, revision, "must be greater than or equal to 0")];
-        }
-        Vec::new()
-    }
-
-    fn validate_create(&self, object: &Value) -> Vec<FieldError> {
-        let data = &object["data"];
-        let detail = if data.is_null() { "data is mandatory" } else { "data must be a valid JSON object" };
-        if data.is_object() { Vec::new() } else { vec![FieldError::required(&Path::root("data"), detail)] }
+    fn rules(&self) -> &'static str {
+        ".apps.v1.ControllerRevision"
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {

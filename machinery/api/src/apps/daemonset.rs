@@ -1,15 +1,12 @@
 //! DaemonSet.
 
 use corten_meta::Value;
-use corten_meta::field::FieldError;
 use corten_meta::quote::quote;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::validation;
 use crate::cells::{age, containers, format_labels, format_selector, name, number, text};
 use crate::core::pod_spec::default_template;
-use crate::core::replica_validation::validate_replica_status;
 use crate::defaulting::{default_at, put};
 use crate::kind::{Behaviour, Kind};
 
@@ -37,6 +34,10 @@ fn set_template_generation(object: &mut Value, generation: i64) {
 }
 
 impl Behaviour for DaemonSet {
+    fn rules(&self) -> &'static str {
+        ".apps.v1.DaemonSet"
+    }
+
     fn annotations_of_version(&self) -> &'static [&'static str] {
         &[TEMPLATE_GENERATION]
     }
@@ -80,29 +81,6 @@ impl Behaviour for DaemonSet {
 
     fn prepare_status_update(&self, new: &mut Value, old: &Value, _now: Timestamp) {
         set_template_generation(new, object_template_generation(old));
-    }
-
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_daemon_set(object)
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        validation::validate_selector_immutable(new, old)
-    }
-
-    fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        const COUNTS: &[&str] = &[
-            "currentNumberScheduled",
-            "numberMisscheduled",
-            "desiredNumberScheduled",
-            "numberReady",
-            "observedGeneration",
-            "updatedNumberScheduled",
-            "numberAvailable",
-            "numberUnavailable",
-            "collisionCount",
-        ];
-        validate_replica_status(new, old, COUNTS)
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {

@@ -1,14 +1,11 @@
 //! Deployment.
 
 use corten_meta::Value;
-use corten_meta::field::FieldError;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::validation;
 use crate::cells::{age, containers, format_selector, name, number, text};
 use crate::core::pod_spec::default_template;
-use crate::core::replica_validation::validate_replica_status;
 use crate::defaulting::{default_at, put};
 use crate::kind::{Behaviour, Kind, ScalePaths};
 
@@ -28,6 +25,10 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for Deployment {
+    fn rules(&self) -> &'static str {
+        ".apps.v1.Deployment"
+    }
+
     fn default(&self, object: &mut Value) {
         default_at(object, "/spec/replicas", 1);
         default_at(object, "/spec/strategy/type", "RollingUpdate");
@@ -47,28 +48,6 @@ impl Behaviour for Deployment {
         if !same("/metadata/annotations") && same("/spec") {
             put(new, "/metadata/generation", number(old, "/metadata/generation") + 1);
         }
-    }
-
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_deployment(object)
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        validation::validate_selector_immutable(new, old)
-    }
-
-    fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        const COUNTS: &[&str] = &[
-            "observedGeneration",
-            "replicas",
-            "updatedReplicas",
-            "readyReplicas",
-            "availableReplicas",
-            "unavailableReplicas",
-            "terminatingReplicas",
-            "collisionCount",
-        ];
-        validate_replica_status(new, old, COUNTS)
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {

@@ -1,13 +1,10 @@
 //! ReplicaSet.
 
 use corten_meta::Value;
-use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
-use super::validation;
 use crate::cells::{age, containers, format_selector, name, number};
 use crate::core::pod_spec::default_template;
-use crate::core::replica_validation::validate_replica_status;
 use crate::defaulting::{default_at, put};
 use crate::kind::{Behaviour, Kind, ScalePaths};
 
@@ -26,29 +23,13 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for ReplicaSet {
+    fn rules(&self) -> &'static str {
+        ".apps.v1.ReplicaSet"
+    }
+
     fn default(&self, object: &mut Value) {
         default_at(object, "/spec/replicas", 1);
         default_template(object, "/spec/template");
-    }
-
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_replica_set(object)
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        validation::validate_selector_immutable(new, old)
-    }
-
-    fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        const COUNTS: &[&str] = &[
-            "replicas",
-            "fullyLabeledReplicas",
-            "readyReplicas",
-            "availableReplicas",
-            "observedGeneration",
-            "terminatingReplicas",
-        ];
-        validate_replica_status(new, old, COUNTS)
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {

@@ -10,7 +10,6 @@ use crate::cells::{age, containers, name, number, text};
 use crate::check::At;
 use crate::core::persistentvolumeclaim::default_claim;
 use crate::core::pod_spec::default_template;
-use crate::core::replica_validation::validate_replica_status;
 use crate::defaulting::{absent, default_at, items, put};
 use crate::kind::{Behaviour, Kind, NameRule, ScalePaths};
 
@@ -30,6 +29,10 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for StatefulSet {
+    fn rules(&self) -> &'static str {
+        ".apps.v1.StatefulSet"
+    }
+
     fn default(&self, object: &mut Value) {
         default_at(object, "/spec/podManagementPolicy", "OrderedReady");
         if absent(object, "/spec/updateStrategy/type") {
@@ -58,19 +61,6 @@ impl Behaviour for StatefulSet {
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         validation::validate_stateful_set_update(new, old)
-    }
-
-    fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        const COUNTS: &[&str] = &[
-            "replicas",
-            "readyReplicas",
-            "currentReplicas",
-            "updatedReplicas",
-            "availableReplicas",
-            "observedGeneration",
-            "collisionCount",
-        ];
-        validate_replica_status(new, old, COUNTS)
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {

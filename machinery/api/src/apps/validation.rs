@@ -9,8 +9,9 @@ use crate::core::claim_validation::validate_claim_spec;
 use crate::core::pod_validation::{validate_template, validate_template_metadata};
 use crate::core::replica_validation::validate_endless;
 use crate::ratchet::unforgiven;
+use crate::rules::{self, Site};
 use crate::schema::equal;
-use crate::validation::{int_or_percent, is_zero, label_selector};
+use crate::validation::{is_zero, label_selector};
 
 /// Validates that the selector is not empty, and the template with it. `word` is upstream's name of the kind here.
 fn validate_selector(spec: &At<'_>, word: &str, errors: &mut Errors) {
@@ -58,94 +59,51 @@ fn validate_workload_template(spec: &At<'_>, template: &At<'_>, (kind, scope): (
     validate_endless(template, kind, errors);
 }
 
-pub(super) fn validate_deployment(object: &Value) -> Errors {
-    let spec = At::object(object).get("spec");
-    let mut errors = Errors::new();
-    spec.get("replicas").nonnegative(&mut errors);
-    validate_selector(&spec, "deployment", &mut errors);
-    validate_workload_template(&spec, &spec.get("template"), ("ReplicaSet", Scope::All), &mut errors);
-    validate_deployment_strategy(&spec.get("strategy"), &mut errors);
-    spec.get("minReadySeconds").nonnegative(&mut errors);
-    spec.get("revisionHistoryLimit").nonnegative(&mut errors);
-    let deadline = spec.get("progressDeadlineSeconds");
-    deadline.nonnegative(&mut errors);
-    if deadline.number().is_some_and(|d| d <= spec.get("minReadySeconds").number().unwrap_or_default()) {
-        errors.push(deadline.invalid("must be greater than minReadySeconds"));
-    }
-    errors
+pub(crate) fn deployment_selector(site: &Site<'_, '_>, errors: &mut Errors) {
+    validate_selector(site.of, "deployment", errors);
 }
 
-fn validate_deployment_strategy(strategy: &At<'_>, errors: &mut Errors) {
-    let rolling = strategy.get("rollingUpdate");
-    match strategy.get("type").text() {
-        "Recreate" if rolling.is_object() => {
-            errors.push(rolling.forbidden("may not be specified when strategy `type` is 'Recreate'"));
-        }
-        "Recreate" => {}
-        "RollingUpdate" => {
-            let unavailable = rolling.get("maxUnavailable");
-            let surge = rolling.get("maxSurge");
-            errors.extend(int_or_percent(unavailable.value, &unavailable.path));
-            errors.extend(int_or_percent(surge.value, &surge.path));
-            if is_zero(unavailable.value) && is_zero(surge.value) {
-                errors.push(unavailable.invalid("may not be 0 when `maxSurge` is 0"));
-            }
-            at_most_all(&unavailable, errors);
-        }
-        _ => errors.push(strategy.not_supported(&["Recreate", "RollingUpdate"])),
+pub(crate) fn daemon_set_selector(site: &Site<'_, '_>, errors: &mut Errors) {
+    validate_selector(site.of, "daemonset", errors);
+}
+
+pub(crate) fn replica_set_template(site: &Site<'_, '_>, errors: &mut Errors) {
+    validate_workload_template(site.of, site.at, ("ReplicaSet", Scope::All), errors);
+}
+
+pub(crate) fn daemon_set_template(site: &Site<'_, '_>, errors: &mut Errors) {
+    validate_workload_template(site.of, site.at, ("DaemonSet", Scope::All), errors);
+}
+
+pub(crate) fn progress_deadline(site: &Site<'_, '_>, errors: &mut Errors) {
+    let ready = site.of.get("minReadySeconds").number().unwrap_or_default();
+    if site.at.number().is_some_and(|deadline| deadline <= ready) {
+        errors.push(site.at.invalid("must be greater than minReadySeconds"));
     }
 }
 
-/// Validates that a percentage is at most 100%.
-pub(crate) fn at_most_all(at: &At<'_>, errors: &mut Errors) {
-    let percent = at.text().strip_suffix('%').and_then(|number| number.parse::<i64>().ok());
-    if percent.is_some_and(|p| p > 100) {
-        errors.push(at.invalid("must not be greater than 100%"));
+/// Validates that a rolling update of a Deployment may replace a pod.
+pub(crate) fn some_surge_or_unavailable(rolling: &At<'_>, errors: &mut Errors) {
+    let unavailable = rolling.get("maxUnavailable");
+    if is_zero(unavailable.value) && is_zero(rolling.get("maxSurge").value) {
+        errors.push(unavailable.invalid("may not be 0 when `maxSurge` is 0"));
     }
 }
 
-pub(super) fn validate_replica_set(object: &Value) -> Errors {
-    let spec = At::object(object).get("spec");
-    let mut errors = Errors::new();
-    spec.get("replicas").nonnegative(&mut errors);
-    spec.get("minReadySeconds").nonnegative(&mut errors);
-    validate_selector(&spec, "deployment", &mut errors);
-    validate_workload_template(&spec, &spec.get("template"), ("ReplicaSet", Scope::All), &mut errors);
-    errors
-}
-
-pub(super) fn validate_daemon_set(object: &Value) -> Errors {
-    let spec = At::object(object).get("spec");
-    let mut errors = Errors::new();
-    validate_selector(&spec, "daemonset", &mut errors);
-    validate_workload_template(&spec, &spec.get("template"), ("DaemonSet", Scope::All), &mut errors);
-    spec.get("minReadySeconds").nonnegative(&mut errors);
-    let strategy = spec.get("updateStrategy");
-    match strategy.get("type").text() {
-        "OnDelete" => {}
-        "RollingUpdate" if !strategy.get("rollingUpdate").is_object() => {
-            errors.push(strategy.get("rollingUpdate").required(""));
-        }
-        "RollingUpdate" => validate_daemon_set_rolling(&strategy.get("rollingUpdate"), &mut errors),
-        _ => errors.push(strategy.not_supported(&["RollingUpdate", "OnDelete"])),
-    }
-    spec.get("revisionHistoryLimit").nonnegative(&mut errors);
-    errors
-}
-
-fn validate_daemon_set_rolling(rolling: &At<'_>, errors: &mut Errors) {
+/// Validates that a rolling update of a DaemonSet either surges or makes pods unavailable.
+pub(crate) fn one_of_surge_and_unavailable(rolling: &At<'_>, errors: &mut Errors) {
     let unavailable = rolling.get("maxUnavailable");
     let surge = rolling.get("maxSurge");
-    for at in [&unavailable, &surge] {
-        errors.extend(int_or_percent(at.value, &at.path));
-    }
-    for at in [&unavailable, &surge] {
-        at_most_all(at, errors);
-    }
     match (is_zero(unavailable.value), is_zero(surge.value)) {
         (false, false) => errors.push(surge.invalid("may not be set when maxUnavailable is non-zero")),
         (true, true) => errors.push(unavailable.required("cannot be 0 when maxSurge is 0")),
         _ => {}
+    }
+}
+
+pub(crate) fn not_zero(at: &At<'_>, errors: &mut Errors) {
+    if is_zero(at.value) {
+        errors.push(at.invalid("cannot be 0"));
     }
 }
 
@@ -164,21 +122,11 @@ pub(super) fn validate_stateful_set(object: &Value, scope: Scope) -> Errors {
     let is_new = scope == Scope::All;
     let spec = At::object(object).get("spec");
     let mut errors = Errors::new();
-    let policy = spec.get("podManagementPolicy");
-    if policy.must(&mut errors) && !["OrderedReady", "Parallel"].contains(&policy.text()) {
-        errors.push(policy.invalid("must be 'OrderedReady' or 'Parallel'").as_json());
-    }
-    validate_stateful_set_strategy(&spec.get("updateStrategy"), &mut errors);
-    let retention = spec.get("persistentVolumeClaimRetentionPolicy");
-    for field in ["whenDeleted", "whenScaled"] {
-        retention.get(field).one_of(&mut errors, &["Retain", "Delete"]);
-    }
+    rules::check(".apps.v1.StatefulSetSpec/strategy", &spec, &mut errors);
     if is_new {
         spec.get("volumeClaimTemplates").each(&mut errors, |claim, e| validate_claim_spec(&claim.get("spec"), e));
     }
-    spec.get("replicas").nonnegative(&mut errors);
-    spec.get("minReadySeconds").nonnegative(&mut errors);
-    spec.get("ordinals").get("start").nonnegative(&mut errors);
+    rules::check(".apps.v1.StatefulSetSpec/counts", &spec, &mut errors);
     if is_new {
         spec.get("serviceName").follows(&mut errors, names::dns1123_label);
     }
@@ -187,29 +135,6 @@ pub(super) fn validate_stateful_set(object: &Value, scope: Scope) -> Errors {
     let template = At::new(&template, &spec.path.child("template"));
     validate_workload_template(&spec, &template, ("StatefulSet", scope), &mut errors);
     errors
-}
-
-fn validate_stateful_set_strategy(strategy: &At<'_>, errors: &mut Errors) {
-    let rolling = strategy.get("rollingUpdate");
-    match strategy.get("type").text() {
-        "" => errors.push(strategy.required("")),
-        "OnDelete" if rolling.is_object() => {
-            errors.push(rolling.invalid("only allowed for updateStrategy 'RollingUpdate'"));
-        }
-        "OnDelete" => {}
-        "RollingUpdate" => {
-            rolling.get("partition").nonnegative(errors);
-            let unavailable = rolling.get("maxUnavailable");
-            if unavailable.is_set() {
-                errors.extend(int_or_percent(unavailable.value, &unavailable.path));
-                if is_zero(unavailable.value) {
-                    errors.push(unavailable.invalid("cannot be 0"));
-                }
-                at_most_all(&unavailable, errors);
-            }
-        }
-        _ => errors.push(strategy.invalid("must be 'RollingUpdate' or 'OnDelete'")),
-    }
 }
 
 /// Returns the template as its pods will be: the set names them, and adds the volumes of its claims.
@@ -234,13 +159,6 @@ fn template_with_claims(spec: &At<'_>) -> Value {
         pod.insert("volumes".to_string(), volumes.into());
     }
     template
-}
-
-pub(super) fn validate_selector_immutable(new: &Value, old: &Value) -> Errors {
-    let mut errors = Errors::new();
-    let selector = |object| At::object(object).get("spec").get("selector");
-    selector(new).unchanged(&mut errors, &selector(old));
-    errors
 }
 
 /// Validates an update. The pods of a set that was invalid before, beyond the forgiven errors, are not validated again.

@@ -1,9 +1,5 @@
 //! LocalSubjectAccessReview.
 
-use corten_meta::Value;
-use corten_meta::field::FieldError;
-
-use super::validation;
 use crate::kind::{Behaviour, Kind};
 
 struct Review;
@@ -16,7 +12,7 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for Review {
-    fn validate(&self, review: &Value) -> Vec<FieldError> {
-        validation::validate_local(review)
+    fn rules(&self) -> &'static str {
+        ".authorization.v1.LocalSubjectAccessReview"
     }
 }

@@ -6,7 +6,7 @@ mod localsubjectaccessreview;
 mod selfsubjectaccessreview;
 mod selfsubjectrulesreview;
 mod subjectaccessreview;
-mod validation;
+pub(crate) mod validation;
 
 /// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {

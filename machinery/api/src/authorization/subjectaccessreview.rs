@@ -1,9 +1,5 @@
 //! SubjectAccessReview.
 
-use corten_meta::Value;
-use corten_meta::field::FieldError;
-
-use super::validation;
 use crate::kind::{Behaviour, Kind};
 
 struct Review;
@@ -17,7 +13,7 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for Review {
-    fn validate(&self, review: &Value) -> Vec<FieldError> {
-        validation::validate_of_subject(review)
+    fn rules(&self) -> &'static str {
+        ".authorization.v1.SubjectAccessReview"
     }
 }

@@ -134,7 +134,22 @@ fn target_type(field: &str, source: &Value) -> &'static str {
 
 /// Encodes the behavior under the names of upstream's validated type.
 pub(super) fn encode_behavior(behavior: &Value) -> String {
-    crate::schema::print_value("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerBehavior", behavior)
+    let policy = |policy: &Value| capitalized(policy, &["type", "value", "periodSeconds"], &Value::to_string);
+    let rule = |value: &Value| match value.as_array() {
+        Some(policies) => format!("[{}]", policies.iter().map(policy).collect::<Vec<_>>().join(",")),
+        None => value.to_string(),
+    };
+    let rules = ["stabilizationWindowSeconds", "selectPolicy", "policies", "tolerance"];
+    capitalized(behavior, &["scaleUp", "scaleDown"], &|value| capitalized(value, &rules, &rule))
+}
+
+/// Encodes these fields of a struct with a capital each, and null for absent ones.
+fn capitalized(value: &Value, fields: &[&str], encode: &dyn Fn(&Value) -> String) -> String {
+    if !value.is_object() {
+        return value.to_string();
+    }
+    let name = |field: &str| format!("{}{}", field[..1].to_uppercase(), &field[1..]);
+    object(fields.iter().map(|field| (name(field), encode(&value[*field]))))
 }
 
 /// Decodes the behavior: names in any case, and no nulls.

@@ -5,10 +5,10 @@ use corten_meta::field::FieldError;
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
-use super::validation;
 use crate::cells::{age, list, name, number, text};
 use crate::defaulting::{default_at, object_at, put};
 use crate::kind::{Behaviour, Kind};
+use crate::rules;
 
 /// The behaviour, shared with version 1, which is converted first.
 pub(super) struct HorizontalPodAutoscaler;
@@ -45,20 +45,20 @@ impl Behaviour for HorizontalPodAutoscaler {
         }
     }
 
+    fn rules(&self) -> &'static str {
+        ".autoscaling.v2.HorizontalPodAutoscaler"
+    }
+
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_autoscaler(object, Some(object))
+        rules::validate(self.rules(), object, Some(object))
     }
 
     fn validate_new(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_autoscaler(object, None)
+        rules::validate(self.rules(), object, None)
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        validation::validate_autoscaler(new, Some(old))
-    }
-
-    fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {
-        validation::validate_autoscaler_status(new)
+        rules::validate(self.rules(), new, Some(old))
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

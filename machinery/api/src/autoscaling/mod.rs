@@ -6,7 +6,7 @@ mod annotations;
 mod horizontalpodautoscaler_v1;
 mod horizontalpodautoscaler_v2;
 mod scale;
-mod validation;
+pub(crate) mod validation;
 
 pub use scale::scale_kind;
 

@@ -1,96 +1,97 @@
-//! The rules of HorizontalPodAutoscaler: bounds, a target, metrics, and scaling behavior.
+//! The rules of HorizontalPodAutoscaler beyond its fields: bounds, the version of the target, and one source a metric.
 
-use corten_meta::Value;
 use corten_meta::field::FieldError;
-use corten_meta::names::{self, GroupVersion};
+use corten_meta::names::GroupVersion;
 
 use crate::check::{At, Errors};
-use crate::core::resource_validation::validate_container_resource_name;
+use crate::rules::{self, Site};
 
-/// Validates an autoscaler; the version of the target only if it changed.
-pub(super) fn validate_autoscaler(object: &Value, old: Option<&Value>) -> Errors {
-    let spec = At::object(object).get("spec");
-    let mut errors = Errors::new();
-    let min = spec.get("minReplicas");
-    let max = spec.get("maxReplicas");
-    // An object that has none already may keep it so.
-    let had_none = old.is_some_and(|old| At::object(old).get("spec").get("minReplicas").number() == Some(0));
+/// Validates the least number of replicas. An object that has none already may keep it so.
+pub(crate) fn least_replicas(site: &Site<'_, '_>, errors: &mut Errors) {
+    let had_none = site.old.is_some_and(|old| old.as_i64() == Some(0));
     let least = if had_none { 0 } else { 1 };
-    if min.number().is_some_and(|n| n < least) {
-        errors.push(min.invalid(format!("must be greater than or equal to {least}")));
+    if site.at.number().is_some_and(|n| n < least) {
+        errors.push(site.at.invalid(format!("must be greater than or equal to {least}")));
     }
-    match max.number().unwrap_or_default() {
+}
+
+pub(crate) fn most_replicas(site: &Site<'_, '_>, errors: &mut Errors) {
+    let max = site.at;
+    let number = max.number().unwrap_or_default();
+    match number {
         0 => errors.push(max.required("must be set and greater than 0")),
         ..0 => errors.push(max.invalid("must be greater than or equal to 1")),
         _ => {}
     }
-    if min.number().is_some_and(|least| max.number().unwrap_or_default() < least) {
-        let number = max.number().unwrap_or_default();
+    if site.of.get("minReplicas").number().is_some_and(|least| number < least) {
         let detail = "must be greater than or equal to `minReplicas`";
         errors.push(FieldError::invalid(&max.path, number, detail));
     }
-    validate_reference(&spec.get("scaleTargetRef"), &mut errors);
-    errors.extend(validate_target(object, old));
-    let metrics = spec.get("metrics");
-    metrics.each(&mut errors, validate_metric);
-    let is_from_outside = |metric: At<'_>| ["Object", "External"].contains(&metric.get("type").text());
-    if min.number() == Some(0) && !metrics.items().any(is_from_outside) {
-        let detail = "must specify at least one Object or External metric to support scaling to zero replicas";
-        errors.push(metrics.forbidden(detail));
-    }
-    for direction in ["scaleUp", "scaleDown"] {
-        spec.get("behavior").get(direction).when_object(&mut errors, validate_rules);
-    }
-    errors
 }
 
 /// Validates that the apiVersion of a new target has a group, except for the one scalable kind of the core group.
-fn validate_target(object: &Value, old: Option<&Value>) -> Errors {
-    let target = |object| At::object(object).get("spec").get("scaleTargetRef");
-    let reference = target(object);
-    let version = reference.get("apiVersion");
-    let kind = reference.get("kind");
-    let same = old.is_some_and(|old| {
-        target(old).get("apiVersion").value == version.value && target(old).get("kind").value == kind.value
-    });
-    if same {
-        return Errors::new();
-    }
+pub(crate) fn scale_target_version(site: &Site<'_, '_>, errors: &mut Errors) {
+    let version = site.at.get("apiVersion");
+    let kind = site.at.get("kind");
+    let same = site
+        .old
+        .map(At::object)
+        .is_some_and(|old| old.get("apiVersion").value == version.value && old.get("kind").value == kind.value);
+    let is_core = |parsed: &GroupVersion| parsed.group.is_empty() && kind.text() != "ReplicationController";
     let detail = match GroupVersion::parse(version.text()) {
+        _ if same => return,
         Err(error) => error.to_string(),
-        Ok(parsed) if parsed.group.is_empty() && kind.text() != "ReplicationController" => {
-            "apiVersion must specify API group".to_string()
-        }
-        Ok(_) => return Errors::new(),
+        Ok(parsed) if is_core(&parsed) => "apiVersion must specify API group".to_string(),
+        Ok(_) => return,
     };
-    vec![FieldError::invalid(&version.path, version.text(), detail)]
+    errors.push(FieldError::invalid(&version.path, version.text(), detail));
 }
 
-fn validate_reference(reference: &At<'_>, errors: &mut Errors) {
-    reference.get("kind").must_follow(errors, names::path_segment_name);
-    reference.get("name").must_follow(errors, names::path_segment_name);
+pub(crate) fn group_version(at: &At<'_>, errors: &mut Errors) {
+    if let Err(error) = GroupVersion::parse(at.text()) {
+        errors.push(FieldError::invalid(&at.path, at.text(), error.to_string()));
+    }
 }
 
-/// Each type of metric and its field, in upstream's order.
-const SOURCES: [(&str, &str); 5] = [
-    ("Object", "object"),
-    ("External", "external"),
-    ("Pods", "pods"),
-    ("Resource", "resource"),
-    ("ContainerResource", "containerResource"),
+/// Validates that an autoscaler without replicas has a metric that exists without them.
+pub(crate) fn metrics_of_no_replicas(site: &Site<'_, '_>, errors: &mut Errors) {
+    let is_from_outside = |metric: At<'_>| ["Object", "External"].contains(&metric.get("type").text());
+    if site.of.get("minReplicas").number() == Some(0) && !site.at.items().any(is_from_outside) {
+        let detail = "must specify at least one Object or External metric to support scaling to zero replicas";
+        errors.push(site.at.forbidden(detail));
+    }
+}
+
+/// A type of metric, its field and the rules of its source, in upstream's order.
+struct Source {
+    kind: &'static str,
+    field: &'static str,
+    rules: &'static str,
+}
+
+const SOURCES: [Source; 5] = [
+    Source { kind: "Object", field: "object", rules: ".autoscaling.v2.ObjectMetricSource" },
+    Source { kind: "External", field: "external", rules: ".autoscaling.v2.ExternalMetricSource" },
+    Source { kind: "Pods", field: "pods", rules: ".autoscaling.v2.PodsMetricSource" },
+    Source { kind: "Resource", field: "resource", rules: ".autoscaling.v2.ResourceMetricSource" },
+    Source {
+        kind: "ContainerResource",
+        field: "containerResource",
+        rules: ".autoscaling.v2.ContainerResourceMetricSource",
+    },
 ];
 
-fn validate_metric(metric: &At<'_>, errors: &mut Errors) {
+pub(crate) fn metric(metric: &At<'_>, errors: &mut Errors) {
     const TYPES: &[&str] = &["ContainerResource", "External", "Object", "Pods", "Resource"];
     let kind = metric.get("type");
     kind.must_say(errors, "must specify a metric source type");
-    let own = SOURCES.iter().find(|(name, _)| *name == kind.text()).map(|(_, field)| *field);
+    let own = SOURCES.iter().find(|source| source.kind == kind.text()).map(|source| source.field);
     if own.is_none() {
         errors.push(kind.not_supported(TYPES));
     }
-    let sources: Vec<&str> = SOURCES.iter().map(|(_, f)| *f).filter(|f| metric.get(f).is_object()).collect();
+    let sources: Vec<&Source> = SOURCES.iter().filter(|source| metric.get(source.field).is_object()).collect();
     if let Some(first) = sources.first() {
-        validate_source(&metric.get(first), first, errors);
+        rules::check(first.rules, &metric.get(first.field), errors);
     }
     match own {
         Some(own) if !metric.get(own).is_object() => {
@@ -100,128 +101,8 @@ fn validate_metric(metric: &At<'_>, errors: &mut Errors) {
         None => errors.push(kind.not_supported(TYPES)),
     }
     if sources.len() != 1 {
-        for field in sources.iter().filter(|field| Some(**field) != own) {
-            errors.push(metric.get(field).forbidden("must populate the given metric source only"));
+        for source in sources.iter().filter(|source| Some(source.field) != own) {
+            errors.push(metric.get(source.field).forbidden("must populate the given metric source only"));
         }
     }
-}
-
-fn validate_source(source: &At<'_>, field: &str, errors: &mut Errors) {
-    match field {
-        "object" => {
-            let described = source.get("describedObject");
-            let version = source.get("describedObject").get("apiVersion");
-            validate_reference(&described, errors);
-            if let Err(error) = GroupVersion::parse(version.text()) {
-                errors.push(FieldError::invalid(&version.path, version.text(), error.to_string()));
-            }
-        }
-        "resource" => {
-            source.get("name").must_say(errors, "must specify a resource name");
-        }
-        "containerResource" => {
-            if source.get("name").must_say(errors, "must specify a resource name") {
-                validate_container_resource_name(&source.get("name"), errors);
-            }
-            if source.get("container").must_say(errors, "must specify a container") {
-                source.get("container").follows(errors, names::dns1123_label);
-            }
-        }
-        _ => {}
-    }
-    if ["object", "external", "pods"].contains(&field) {
-        let name = source.get("metric").get("name");
-        if name.must_say(errors, "must specify a metric name") {
-            name.follows(errors, names::path_segment_name);
-        }
-    }
-    let target = source.get("target");
-    validate_target_value(&target, errors);
-    validate_choice(&target, field, errors);
-}
-
-fn validate_target_value(target: &At<'_>, errors: &mut Errors) {
-    let kind = target.get("type");
-    kind.must_say(errors, "must specify a metric target type");
-    if !["Utilization", "Value", "AverageValue"].contains(&kind.text()) {
-        let detail = "must be either Utilization, Value, or AverageValue";
-        errors.push(FieldError::invalid(&kind.path, kind.text(), detail).as_json());
-    }
-    for value in ["value", "averageValue"].map(|field| target.get(field)) {
-        if let Some(quantity) = value.quantity().filter(|quantity| quantity.sign() < 1) {
-            errors.push(FieldError::invalid(&value.path, quantity.to_string(), "must be positive"));
-        }
-    }
-    if target.get("averageUtilization").is_set() {
-        target.get("averageUtilization").positive(errors);
-    }
-}
-
-/// Validates which of the three values a source has.
-fn validate_choice(target: &At<'_>, field: &str, errors: &mut Errors) {
-    let [value, average, utilization] = ["value", "averageValue", "averageUtilization"].map(|field| target.get(field));
-    match (field, value.is_set(), average.is_set(), utilization.is_set()) {
-        ("object", false, false, _) => {
-            errors.push(average.required("must set either a target value or averageValue"));
-        }
-        ("external", false, false, _) => {
-            errors.push(average.required("must set either a target value for metric or a per-pod target"));
-        }
-        ("external", true, true, _) => {
-            errors.push(value.forbidden("may not set both a target value for metric and a per-pod target"));
-        }
-        ("pods", _, false, _) => errors.push(average.required("must specify a positive target averageValue")),
-        ("resource" | "containerResource", _, false, false) => {
-            errors.push(utilization.required("must set either a target raw value or a target utilization"));
-        }
-        ("resource" | "containerResource", _, true, true) => {
-            errors.push(average.forbidden("may not set both a target raw value and a target utilization"));
-        }
-        _ => {}
-    }
-}
-
-fn validate_rules(rules: &At<'_>, errors: &mut Errors) {
-    const MAX_WINDOW: i64 = 3600;
-    const MAX_PERIOD: i64 = 1800;
-    let window = rules.get("stabilizationWindowSeconds");
-    match window.number() {
-        Some(..0) => errors.push(window.invalid("must be greater than or equal to zero")),
-        Some(seconds) if seconds > MAX_WINDOW => {
-            errors.push(window.invalid(format!("must be less than or equal to {MAX_WINDOW}")));
-        }
-        _ => {}
-    }
-    rules.get("selectPolicy").one_of(errors, &["Disabled", "Max", "Min"]);
-    rules.get("policies").must_say(errors, "must specify at least one Policy");
-    for policy in rules.get("policies").items() {
-        let kind = policy.get("type");
-        let period = policy.get("periodSeconds");
-        if !["Pods", "Percent"].contains(&kind.text()) {
-            errors.push(kind.not_supported(&["Percent", "Pods"]));
-        }
-        for at in [&policy.get("value"), &period] {
-            let number = at.number().unwrap_or_default();
-            if number <= 0 {
-                errors.push(FieldError::invalid(&at.path, number, "must be greater than zero"));
-            }
-        }
-        if period.number().is_some_and(|seconds| seconds > MAX_PERIOD) {
-            errors.push(period.invalid(format!("must be less than or equal to {MAX_PERIOD}")));
-        }
-    }
-    let tolerance = rules.get("tolerance");
-    if let Some(negative) = tolerance.quantity().filter(|q| q.sign() < 0) {
-        let detail = "must be greater than or equal to 0";
-        errors.push(FieldError::invalid(&tolerance.path, negative.to_string(), detail));
-    }
-}
-
-pub(super) fn validate_autoscaler_status(object: &Value) -> Errors {
-    let status = At::object(object).get("status");
-    let mut errors = Errors::new();
-    for field in ["currentReplicas", "desiredReplicas"] {
-        status.get(field).nonnegative(&mut errors);
-    }
-    errors
 }

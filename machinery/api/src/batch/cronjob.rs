@@ -4,10 +4,10 @@ use corten_meta::Value;
 use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
-use super::cronjob_validation;
 use crate::cells::{age, boolean, containers, format_selector, list, name, or, since, text, time};
 use crate::defaulting::default_at;
 use crate::kind::{Behaviour, Kind};
+use crate::rules;
 
 struct CronJob;
 
@@ -23,6 +23,10 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for CronJob {
+    fn rules(&self) -> &'static str {
+        ".batch.v1.CronJob"
+    }
+
     fn default(&self, object: &mut Value) {
         default_at(object, "/spec/concurrencyPolicy", "Allow");
         default_at(object, "/spec/suspend", false);
@@ -32,15 +36,15 @@ impl Behaviour for CronJob {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        cronjob_validation::validate_cron_job(object, Some(object))
+        rules::validate(self.rules(), object, Some(object))
     }
 
     fn validate_new(&self, object: &Value) -> Vec<FieldError> {
-        cronjob_validation::validate_cron_job(object, None)
+        rules::validate(self.rules(), object, None)
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        cronjob_validation::validate_cron_job(new, Some(old))
+        rules::validate(self.rules(), new, Some(old))
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {

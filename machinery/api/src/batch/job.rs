@@ -7,7 +7,7 @@ use corten_meta::time::human_duration;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::{job_status, validation};
+use super::job_status;
 use crate::cells::{age, boolean, containers, format_selector, list, name, number, text, time};
 use crate::core::pod_spec::default_template;
 use crate::defaulting::{absent, default_at, items, put};
@@ -30,6 +30,10 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for Job {
+    fn rules(&self) -> &'static str {
+        ".batch.v1.Job"
+    }
+
     /// Reports whether the Job takes its labels from a template that has only the generated ones.
     fn is_completed_when_read(&self, job: &Value) -> bool {
         let labelled = job.pointer("/metadata/labels/batch.kubernetes.io~1controller-uid").and_then(Value::as_str);
@@ -82,16 +86,8 @@ impl Behaviour for Job {
         format!("field label {} not supported for Job", quote(field))
     }
 
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_job(object, None)
-    }
-
     fn validate_present(&self, object: &Value, old: &Value) -> Vec<FieldError> {
-        validation::validate_job(object, Some(old))
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        validation::validate_job_update(new, old)
+        crate::rules::validate(self.rules(), object, Some(old))
     }
 
     fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {

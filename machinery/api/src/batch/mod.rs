@@ -3,12 +3,12 @@
 use crate::kind::Kind;
 
 mod cronjob;
-mod cronjob_validation;
+pub(crate) mod cronjob_validation;
 mod indexes;
 mod job;
 mod job_status;
 mod schedule;
-mod validation;
+pub(crate) mod validation;
 
 /// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {

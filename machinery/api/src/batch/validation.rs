@@ -10,48 +10,18 @@ use super::indexes::count_indexes;
 use crate::check::{At, Errors};
 use crate::core::pod_validation::validate_template;
 use crate::defaulting::{items, put, remove};
+use crate::rules::{self, Site};
 use crate::schema::equal;
-use crate::validation::{domain_prefixed_path, label_selector};
 
-/// Validates everything but the change. A job older than the prefixed labels need not have them.
-pub(super) fn validate_job(object: &Value, old: Option<&Value>) -> Errors {
-    let job = At::object(object);
-    let name = job.get("metadata").get("name");
-    let spec = job.get("spec");
-    let mut errors = Errors::new();
-    let labelled = old.is_none_or(|old| {
+/// Validates that the selector is the one that the server made from the job's uid, unless the user manages it. A job older
+/// than the prefixed labels need not have them.
+pub(crate) fn generated_selector(site: &Site<'_, '_>, errors: &mut Errors) {
+    let labelled = site.old.is_none_or(|old| {
         let labels = corten_meta::labels(&old["spec"]["template"]);
         ["controller-uid", "job-name"].iter().all(|key| labels.contains_key(&format!("batch.kubernetes.io/{key}")))
     });
-    validate_generated_selector(&job, labelled, &mut errors);
-    validate_job_spec(&spec, &mut errors);
-    let selector = spec.get("selector");
-    if selector.is_object() {
-        errors.extend(label_selector(selector.value, &selector.path));
-    } else {
-        errors.push(selector.required(""));
-    }
-    let labels = corten_meta::labels(spec.get("template").value);
-    // An absent selector selects nothing.
-    if Selector::from_label_selector(selector.value).is_ok_and(|s| !s.matches(&labels)) {
-        let labels = spec.get("template").get("metadata").get("labels");
-        errors.push(labels.invalid("`selector` does not match template `labels`"));
-    }
-    let completions = spec.get("completions").number().unwrap_or_default();
-    if spec.get("completionMode").text() == "Indexed" && completions > 0 {
-        let host = format!("{}-{}", name.text(), completions - 1);
-        if !names::dns1123_label(&host).is_empty() {
-            let detail = format!("will not able to create pod with invalid DNS label: {host}");
-            errors.push(FieldError::invalid(&name.path, name.text(), detail));
-        }
-    }
-    errors
-}
-
-/// Validates that the selector is the one that the server made from the job's uid, unless the user manages it.
-fn validate_generated_selector(job: &At<'_>, labelled: bool, errors: &mut Errors) {
-    let metadata = job.get("metadata");
-    let spec = job.get("spec");
+    let metadata = site.at.get("metadata");
+    let spec = site.at.get("spec");
     if spec.get("manualSelector").is_true() || !spec.get("selector").is_object() {
         return;
     }
@@ -83,64 +53,33 @@ fn validate_generated_selector(job: &At<'_>, labelled: bool, errors: &mut Errors
     }
 }
 
-/// Validates the spec, also inside a CronJob.
-pub(super) fn validate_job_spec(spec: &At<'_>, errors: &mut Errors) {
-    const COUNTS: [&str; 7] = [
-        "parallelism",
-        "completions",
-        "activeDeadlineSeconds",
-        "backoffLimit",
-        "ttlSecondsAfterFinished",
-        "backoffLimitPerIndex",
-        "maxFailedIndexes",
-    ];
-    for field in COUNTS {
-        spec.get(field).nonnegative(errors);
+/// Validates that the selector selects the template's pods; an absent one selects nothing.
+pub(crate) fn selected_template(spec: &At<'_>, errors: &mut Errors) {
+    let labels = corten_meta::labels(spec.get("template").value);
+    if Selector::from_label_selector(spec.get("selector").value).is_ok_and(|s| !s.matches(&labels)) {
+        let labels = spec.get("template").get("metadata").get("labels");
+        errors.push(labels.invalid("`selector` does not match template `labels`"));
     }
-    if spec.get("maxFailedIndexes").is_set() && !spec.get("backoffLimitPerIndex").is_set() {
-        errors.push(spec.get("backoffLimitPerIndex").required("when maxFailedIndexes is specified"));
-    }
-    if spec.get("managedBy").is_set() {
-        domain_prefixed_path(&spec.get("managedBy"), errors);
-        spec.get("managedBy").at_most_bytes(errors, 63);
-    }
-    spec.get("completionMode").one_of(errors, &["NonIndexed", "Indexed"]);
-    let indexed = spec.get("completionMode").text() == "Indexed";
-    if indexed {
-        validate_indexed(spec, errors);
-    } else if matches!(spec.get("completionMode").value.as_str(), None | Some("NonIndexed")) {
-        for field in ["backoffLimitPerIndex", "maxFailedIndexes"].map(|f| spec.get(f)) {
-            if field.is_set() {
-                errors.push(field.invalid("requires indexed completion mode"));
-            }
-        }
-    }
-    spec.get("podFailurePolicy").when_object(errors, |at, e| validate_failure_policy(at, spec, e));
-    spec.get("successPolicy").when_object(errors, |at, e| match indexed {
-        true => validate_success_policy(at, spec, e),
-        false => e.push(at.invalid("requires indexed completion mode")),
-    });
-    let policies: &[&str] =
-        if spec.get("podFailurePolicy").is_object() { &["Failed"] } else { &["Failed", "TerminatingOrFailed"] };
-    spec.get("podReplacementPolicy").one_of(errors, policies);
-    errors.extend(validate_template(spec.get("template").value, &spec.path.child("template")));
-    validate_restart_policy(spec, errors);
 }
 
-fn validate_restart_policy(spec: &At<'_>, errors: &mut Errors) {
-    let policy = spec.get("template").get("spec").get("restartPolicy");
-    match policy.text() {
-        "" | "Always" => errors.push(policy.required("valid values: \"OnFailure\", \"Never\"")),
-        "OnFailure" if spec.get("podFailurePolicy").is_object() => {
-            errors.push(policy.invalid("only \"Never\" is supported when podFailurePolicy is specified"));
-        }
-        "OnFailure" | "Never" => {}
-        _ => errors.push(policy.not_supported(&["OnFailure", "Never"])),
+/// Validates that the names of an indexed job's pods are valid.
+pub(crate) fn indexed_pod_name(site: &Site<'_, '_>, errors: &mut Errors) {
+    let spec = site.of.get("spec");
+    let completions = spec.get("completions").number().unwrap_or_default();
+    let host = format!("{}-{}", site.at.text(), completions - 1);
+    let is_named = spec.get("completionMode").text() == "Indexed" && completions > 0;
+    if is_named && !names::dns1123_label(&host).is_empty() {
+        let detail = format!("will not able to create pod with invalid DNS label: {host}");
+        errors.push(FieldError::invalid(&site.at.path, site.at.text(), detail));
     }
+}
+
+pub(crate) fn pod_template(template: &At<'_>, errors: &mut Errors) {
+    errors.extend(validate_template(template.value, &template.path));
 }
 
 /// Validates the limits of indexed jobs.
-fn validate_indexed(spec: &At<'_>, errors: &mut Errors) {
+pub(crate) fn indexed_job(spec: &At<'_>, errors: &mut Errors) {
     const MANY: i64 = 100_000;
     const FEW: i64 = 10_000;
     let (completions, parallelism, failed) =
@@ -172,7 +111,9 @@ fn validate_indexed(spec: &At<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_failure_policy(policy: &At<'_>, spec: &At<'_>, errors: &mut Errors) {
+pub(crate) fn failure_policy(site: &Site<'_, '_>, errors: &mut Errors) {
+    let policy = site.at;
+    let spec = site.of;
     let pod = spec.get("template").get("spec");
     let containers: Vec<&str> = ["containers", "initContainers"]
         .iter()
@@ -187,11 +128,7 @@ fn validate_failure_policy(policy: &At<'_>, spec: &At<'_>, errors: &mut Errors) 
         codes.when_object(errors, |at, e| validate_exit_codes(at, &containers, e));
         conditions.at_most(errors, 20);
         for pattern in conditions.items() {
-            pattern.get("type").follows_also_empty(errors, names::qualified_name);
-            let status = pattern.get("status");
-            if status.must_say(errors, "valid values: [\"False\" \"True\" \"Unknown\"]") {
-                status.one_of(errors, &["False", "True", "Unknown"]);
-            }
+            rules::check(".batch.v1.PodFailurePolicyOnPodConditionsPattern", &pattern, errors);
         }
         let detail = match (codes.is_object(), !conditions.is_empty()) {
             (true, true) => "specifying both OnExitCodes and OnPodConditions is not supported",
@@ -242,8 +179,9 @@ fn validate_exit_codes(at: &At<'_>, containers: &[&str], errors: &mut Errors) {
     }
 }
 
-fn validate_success_policy(policy: &At<'_>, spec: &At<'_>, errors: &mut Errors) {
-    let rules = policy.get("rules");
+pub(crate) fn success_policy(site: &Site<'_, '_>, errors: &mut Errors) {
+    let spec = site.of;
+    let rules = site.at.get("rules");
     rules.must_say(errors, "at least one rules must be specified when the successPolicy is specified");
     rules.at_most(errors, 20);
     let completions = spec.get("completions").number().unwrap_or_default();
@@ -274,36 +212,18 @@ fn validate_success_policy(policy: &At<'_>, spec: &At<'_>, errors: &mut Errors) 
     }
 }
 
-/// Validates that a job is immutable; the scheduling and resources of a suspended one may still change.
-pub(super) fn validate_job_update(new: &Value, old: &Value) -> Errors {
-    let spec = At::object(new).get("spec");
-    let before = At::object(old).get("spec");
-    let mut errors = Errors::new();
-    let completions = spec.get("completions");
-    if spec.get("completionMode").text() != "Indexed" {
-        completions.unchanged(&mut errors, &before.get("completions"));
-    } else if completions.is_set()
-        && completions.value != before.get("completions").value
-        && completions.value != spec.get("parallelism").value
-    {
-        errors.push(completions.invalid("can only be modified in tandem with spec.parallelism"));
+/// Validates that the completions of an indexed job change together with its parallelism.
+pub(crate) fn elastic_completions(site: &Site<'_, '_>, errors: &mut Errors) {
+    let is_changed = site.at.is_set() && site.old != Some(site.at.value);
+    if is_changed && site.at.value != &site.root["spec"]["parallelism"] {
+        errors.push(site.at.invalid("can only be modified in tandem with spec.parallelism"));
     }
-    spec.get("selector").unchanged(&mut errors, &before.get("selector"));
-    validate_template_update(new, old, &mut errors);
-    for field in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
-        let now = spec.get(field);
-        let then = before.get(field);
-        // An empty value differs from an absent one.
-        if now.is_set() == then.is_set() {
-            now.unchanged(&mut errors, &then);
-        } else {
-            errors.push(now.invalid("field is immutable"));
-        }
-    }
-    errors
 }
 
-fn validate_template_update(new: &Value, old: &Value, errors: &mut Errors) {
+/// Validates that the template is immutable; the scheduling and resources of a suspended job may still change.
+pub(crate) fn job_template(site: &Site<'_, '_>, errors: &mut Errors) {
+    let new = site.root;
+    let Some(old) = site.root_old else { return };
     let condition = |kind: &str| {
         let conditions = crate::cells::list(old, "/status/conditions");
         conditions.iter().any(|c| c["type"] == kind && c["status"] == "True")

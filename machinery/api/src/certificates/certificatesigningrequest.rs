@@ -27,8 +27,8 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for CertificateSigningRequest {
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_request(object)
+    fn rules(&self) -> &'static str {
+        ".certificates.v1.CertificateSigningRequest"
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
@@ -36,13 +36,13 @@ impl Behaviour for CertificateSigningRequest {
     }
 
     fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = validation::validate_request(new);
+        let mut errors = self.validate(new);
         errors.extend(validation::validate_request_update(new, old, validation::May::Issue));
         errors
     }
 
     fn validate_part_update(&self, role: Role, new: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = validation::validate_request(new);
+        let mut errors = self.validate(new);
         let may = if role == Role::Approval { validation::May::Approve } else { validation::May::Neither };
         errors.extend(validation::validate_request_update(new, old, may));
         errors

@@ -5,7 +5,7 @@ use crate::kind::Kind;
 mod certificatesigningrequest;
 mod der;
 mod request;
-mod validation;
+pub(crate) mod validation;
 
 pub use request::{AlternativeName, CertificateRequest, RequestError};
 

@@ -7,33 +7,6 @@ use corten_meta::field::FieldError;
 use corten_meta::quote::quote;
 
 use crate::check::{At, Errors};
-use crate::validation::signer_name;
-
-const USAGES: &[&str] = &[
-    "any",
-    "cert sign",
-    "client auth",
-    "code signing",
-    "content commitment",
-    "crl sign",
-    "data encipherment",
-    "decipher only",
-    "digital signature",
-    "email protection",
-    "encipher only",
-    "ipsec end system",
-    "ipsec tunnel",
-    "ipsec user",
-    "key agreement",
-    "key encipherment",
-    "microsoft sgc",
-    "netscape sgc",
-    "ocsp signing",
-    "s/mime",
-    "server auth",
-    "signing",
-    "timestamping",
-];
 
 /// The changes that a write may make to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,31 +16,8 @@ pub(super) enum May {
     Issue,
 }
 
-pub(super) fn validate_request(object: &Value) -> Errors {
-    let object = At::object(object);
-    let spec = object.get("spec");
-    let mut errors = Errors::new();
-    validate_pem(&spec.get("request"), &mut errors);
-    let usages = spec.get("usages");
-    usages.must(&mut errors);
-    usages.each(&mut errors, |usage, e| usage.one_of(e, USAGES));
-    usages.unique(&mut errors);
-    let signer = spec.get("signerName");
-    if signer.text() == "kubernetes.io/legacy-unknown" {
-        errors.push(signer.invalid("the legacy signerName is not allowed via this API version"));
-    } else {
-        signer_name(&signer, &mut errors);
-    }
-    let expiration = spec.get("expirationSeconds");
-    if expiration.number().is_some_and(|seconds| seconds < 600) {
-        errors.push(expiration.invalid("may not specify a duration less than 600 seconds (10 minutes)"));
-    }
-    validate_conditions(&object.get("status").get("conditions"), &mut errors);
-    errors
-}
-
 /// Validates that the request is one PEM block; the signer checks its content.
-fn validate_pem(request: &At<'_>, errors: &mut Errors) {
+pub(crate) fn certificate_request(request: &At<'_>, errors: &mut Errors) {
     let bytes = STANDARD.decode(request.text()).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
     let block =
@@ -101,7 +51,7 @@ fn certificate_error(encoded: &str) -> Option<String> {
     None
 }
 
-fn validate_conditions(conditions: &At<'_>, errors: &mut Errors) {
+pub(crate) fn request_conditions(conditions: &At<'_>, errors: &mut Errors) {
     let mut seen: Vec<&str> = Vec::new();
     for condition in conditions.items() {
         let kind = condition.get("type");

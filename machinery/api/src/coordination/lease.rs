@@ -1,11 +1,9 @@
 //! Lease.
 
 use corten_meta::Value;
-use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
 use crate::cells::{age, name, text};
-use crate::check::{At, Errors};
 use crate::kind::{Behaviour, Kind};
 
 struct Lease;
@@ -20,14 +18,8 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for Lease {
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        let spec = At::object(object).get("spec");
-        let mut errors = Errors::new();
-        if spec.get("leaseDurationSeconds").is_set() {
-            spec.get("leaseDurationSeconds").positive(&mut errors);
-        }
-        spec.get("leaseTransitions").nonnegative(&mut errors);
-        errors
+    fn rules(&self) -> &'static str {
+        ".coordination.v1.Lease"
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

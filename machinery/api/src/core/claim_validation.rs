@@ -6,8 +6,9 @@ use corten_meta::{Value, names};
 use super::resource_validation::{is_native, validate_quantity};
 use crate::cells::text;
 use crate::check::{At, Errors};
-use crate::schema::{difference, equal};
-use crate::validation::{label_selector, labels, quantity};
+use crate::rules;
+use crate::schema::{changed_fields, equal};
+use crate::validation::{labels, quantity};
 
 /// The annotation that held the storage class's name before the field.
 const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
@@ -20,7 +21,7 @@ pub(super) fn validate_claim(claim: &Value) -> Errors {
 
 /// Validates a template for the claims of a pod or a StatefulSet; only labels and annotations may be set beside the
 /// spec.
-pub(super) fn validate_claim_template(template: &At<'_>, errors: &mut Errors) {
+pub(crate) fn validate_claim_template(template: &At<'_>, errors: &mut Errors) {
     validate_template_metadata(&template.get("metadata"), errors);
     validate_claim_spec(&template.get("spec"), errors);
 }
@@ -57,7 +58,7 @@ pub(crate) fn validate_template_metadata(metadata: &At<'_>, errors: &mut Errors)
 }
 
 /// Validates the access modes of a claim or a volume: known ones, and the exclusive one alone.
-pub(super) fn validate_access_modes(modes: &At<'_>, errors: &mut Errors) {
+pub(crate) fn validate_access_modes(modes: &At<'_>, errors: &mut Errors) {
     const MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
     for mode in modes.items() {
         mode.with(modes.path.clone()).one_of(errors, MODES);
@@ -70,9 +71,7 @@ pub(super) fn validate_access_modes(modes: &At<'_>, errors: &mut Errors) {
 
 /// Validates the spec of a claim, also of a template for one.
 pub(crate) fn validate_claim_spec(spec: &At<'_>, errors: &mut Errors) {
-    spec.get("accessModes").must_say(errors, "at least 1 access mode is required");
-    errors.extend(label_selector(spec.get("selector").value, &spec.path.child("selector")));
-    validate_access_modes(&spec.get("accessModes"), errors);
+    rules::check(".core.v1.PersistentVolumeClaimSpec/access", spec, errors);
     let storage = spec.get("resources").get("requests").get("storage");
     let storage = storage.with(spec.path.child("resources").key("storage"));
     match storage.quantity() {
@@ -82,27 +81,15 @@ pub(crate) fn validate_claim_spec(spec: &At<'_>, errors: &mut Errors) {
         }
         Some(_) => validate_quantity("storage", &storage, errors),
     }
-    spec.get("storageClassName").follows(errors, names::dns1123_subdomain);
-    spec.get("volumeMode").one_of(errors, &["Block", "Filesystem"]);
-    validate_data_source(spec, errors);
+    rules::check(".core.v1.PersistentVolumeClaimSpec/source", spec, errors);
+    validate_data_sources(spec, errors);
     spec.get("volumeAttributesClassName").follows(errors, names::dns1123_subdomain);
 }
 
-fn validate_data_source(spec: &At<'_>, errors: &mut Errors) {
+/// Validates that the two ways to name a source agree.
+fn validate_data_sources(spec: &At<'_>, errors: &mut Errors) {
     let source = spec.get("dataSource");
     let reference = spec.get("dataSourceRef");
-    for at in [&source, &reference].into_iter().filter(|at| at.is_object()) {
-        at.get("name").must(errors);
-        at.get("kind").must(errors);
-        let group = at.get("apiGroup");
-        let kind = at.get("kind").text();
-        if group.is_empty() && kind != "PersistentVolumeClaim" {
-            let detail = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
-            errors.push(FieldError::invalid(&at.path, kind, detail));
-        }
-        group.follows(errors, names::dns1123_subdomain);
-    }
-    reference.get("namespace").follows(errors, names::dns1123_label);
     if !source.is_object() || !reference.is_object() {
         return;
     }
@@ -127,7 +114,7 @@ pub(super) fn validate_claim_update(new: &Value, old: &Value) -> Errors {
     let before = before(new, old);
     const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeClaimSpec";
     if !equal(SPEC, &wanted, &before) {
-        let changes = difference(SPEC, &before, &wanted, None);
+        let changes = changed_fields(SPEC, &before, &wanted);
         let except = "except resources.requests and volumeAttributesClassName for bound claims";
         errors.push(FieldError::forbidden(&path, format!("spec is immutable after creation {except}\n{changes}")));
     }
@@ -306,7 +293,7 @@ mod tests {
         let other = claim(json!({"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}));
         assert_eq!(validate_claim_update(&other, &old).len(), 1);
         let reported = messages(&validate_claim_update(&old, &bound));
-        let wanted = "spec: Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n@@";
+        let wanted = "spec: Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\nchanged: ";
         assert!(reported[0].starts_with(wanted), "{reported:?}");
         assert_eq!(
             reported[1..],

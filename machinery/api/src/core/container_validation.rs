@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use corten_meta::field::FieldError;
-use corten_meta::names;
 
 use super::env_validation::{validate_env, validate_env_from};
 use super::mount_validation::{validate_devices, validate_mounts};
@@ -12,6 +11,7 @@ use super::resource_validation::{Of, validate_resources};
 use super::security_validation::validate_container_security;
 use super::volume_validation::Volumes;
 use crate::check::{At, Errors};
+use crate::rules;
 
 /// The fields of the pod that matter to its containers.
 pub(super) struct Pod<'a> {
@@ -118,10 +118,7 @@ fn container_names<'a>(spec: &At<'a>, lists: &[&str]) -> BTreeSet<&'a str> {
 
 /// Validates the fields that regular, init and ephemeral containers share.
 fn validate_common(container: &At<'_>, pod: &Pod<'_>, errors: &mut Errors) {
-    container.get("name").must_follow(errors, names::dns1123_label);
-    container.get("image").must(errors);
-    container.get("terminationMessagePolicy").must_be_one_of(errors, &["File", "FallbackToLogsOnError"]);
-    validate_ports(&container.get("ports"), errors);
+    rules::check(".core.v1.Container/common", container, errors);
     validate_env(&container.get("env"), errors);
     validate_env_from(&container.get("envFrom"), errors);
     validate_mounts(container, &pod.volumes, errors);
@@ -137,28 +134,6 @@ pub(super) fn validate_image_of_pod(container: &At<'_>, errors: &mut Errors) {
     let image = container.get("image");
     if image.text().trim() != image.text() {
         errors.push(image.invalid("must not have leading or trailing whitespace"));
-    }
-}
-
-fn validate_ports(ports: &At<'_>, errors: &mut Errors) {
-    let mut taken = BTreeSet::new();
-    for port in ports.items() {
-        let name = port.get("name");
-        if !name.is_empty() {
-            let before = errors.len();
-            name.follows(errors, names::port_name);
-            if errors.len() == before && !taken.insert(name.text()) {
-                errors.push(name.duplicate());
-            }
-        }
-        match port.get("containerPort") {
-            zero if zero.number().unwrap_or_default() == 0 => errors.push(zero.required("")),
-            number => number.port(errors),
-        }
-        if port.get("hostPort").number() != Some(0) {
-            port.get("hostPort").port(errors);
-        }
-        port.get("protocol").must_be_one_of(errors, &["SCTP", "TCP", "UDP"]);
     }
 }
 
@@ -196,23 +171,7 @@ fn validate_restart_rules(container: &At<'_>, errors: &mut Errors) {
         }
         errors.push(policy.required("must specify restartPolicy when restart rules are used"));
     }
-    policy.one_of(errors, &["Always", "Never", "OnFailure"]);
-    rules.at_most(errors, 20);
-    for rule in rules.items() {
-        let action = rule.get("action");
-        let codes = rule.get("exitCodes");
-        if !["Restart", "RestartAllContainers"].contains(&action.text()) {
-            errors.push(action.not_supported(&["Restart", "RestartAllContainers"]));
-        }
-        if !codes.is_object() {
-            errors.push(codes.required("must be specified"));
-            continue;
-        }
-        if !["In", "NotIn"].contains(&codes.get("operator").text()) {
-            errors.push(codes.get("operator").not_supported(&["In", "NotIn"]));
-        }
-        codes.get("values").at_most(errors, 255);
-    }
+    rules::check(".core.v1.Container/restart", container, errors);
 }
 
 fn validate_resize_policy(policies: &At<'_>, restart_policy: &str, errors: &mut Errors) {

@@ -1,14 +1,13 @@
 //! Endpoints.
 
-use corten_meta::field::FieldError;
-use corten_meta::{Value, names};
+use corten_meta::Value;
 use jiff::Timestamp;
 
 use crate::cells::{age, list, name, number, text};
 use crate::check::{At, Errors};
 use crate::defaulting::{default_at, items};
 use crate::kind::{Behaviour, Kind};
-use crate::validation::{endpoint_ip, legacy_ip};
+use crate::rules::Site;
 
 struct Endpoints;
 
@@ -24,16 +23,14 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for Endpoints {
+    fn rules(&self) -> &'static str {
+        ".core.v1.Endpoints"
+    }
+
     fn default(&self, object: &mut Value) {
         for subset in items(object, "/subsets") {
             items(subset, "/ports").for_each(|port| default_at(port, "/protocol", "TCP"));
         }
-    }
-
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        let mut errors = Errors::new();
-        At::object(object).get("subsets").each(&mut errors, validate_subset);
-        errors
     }
 
     /// Skips objects of our own controller, which were checked before.
@@ -57,29 +54,11 @@ impl Behaviour for Endpoints {
     }
 }
 
-fn validate_subset(subset: &At<'_>, errors: &mut Errors) {
-    let ready = subset.get("addresses");
-    let others = subset.get("notReadyAddresses");
-    if ready.is_empty() && others.is_empty() {
-        errors.push(subset.required("must specify `addresses` or `notReadyAddresses`"));
-    }
-    for address in ready.items().chain(others.items()) {
-        legacy_ip(&address.get("ip"), &[], errors);
-        address.get("hostname").follows(errors, names::dns1123_label);
-        address.get("nodeName").follows_when_set(errors, names::dns1123_subdomain);
-        endpoint_ip(&address.get("ip"), errors);
-    }
-    let ports = subset.get("ports");
-    for port in ports.items() {
-        let name = port.get("name");
-        if name.is_empty() && ports.len() > 1 {
-            errors.push(name.required(""));
-        }
-        name.follows(errors, names::dns1123_label);
-        let number = port.get("port").number().unwrap_or_default();
-        errors.extend(crate::validation::port(number, &port.path.child("port")));
-        port.get("protocol").must_be_one_of(errors, &["SCTP", "TCP", "UDP"]);
-        port.get("appProtocol").follows_when_set(errors, names::qualified_name);
+/// Validates that a port has a name if there are several.
+pub(crate) fn named_if_many(site: &Site<'_, '_>, errors: &mut Errors) {
+    let name = site.at.get("name");
+    if name.is_empty() && site.of.get("ports").len() > 1 {
+        errors.push(name.required(""));
     }
 }
 

@@ -3,7 +3,8 @@
 use corten_meta::field::FieldError;
 use corten_meta::names;
 
-use crate::check::{At, Errors, no_backsteps};
+use crate::check::{At, Errors};
+use crate::rules;
 
 /// The fields of a pod that a variable may refer to.
 const ENV_FIELDS: &[&str] = &[
@@ -47,7 +48,7 @@ const RESOURCES: &[&str] = &[
 
 pub(super) fn validate_env(env: &At<'_>, errors: &mut Errors) {
     for variable in env.items() {
-        variable.get("name").must_follow(errors, names::relaxed_env_var_name);
+        rules::check(".core.v1.EnvVar", &variable, errors);
         let from = variable.get("valueFrom");
         if from.is_object() {
             validate_value_from(&from, !variable.get("value").is_empty(), errors);
@@ -66,9 +67,9 @@ fn validate_value_from(from: &At<'_>, has_value: bool, errors: &mut Errors) {
     };
     source("fieldRef", errors, &|at, e| validate_field_reference(at, ENV_FIELDS, e));
     source("resourceFieldRef", errors, &|at, e| validate_resource_reference(at, false, e));
-    source("configMapKeyRef", errors, &validate_key_reference);
-    source("secretKeyRef", errors, &validate_key_reference);
-    source("fileKeyRef", errors, &validate_file_key_reference);
+    source("configMapKeyRef", errors, &|at, e| rules::check(".core.v1.ConfigMapKeySelector", at, e));
+    source("secretKeyRef", errors, &|at, e| rules::check(".core.v1.SecretKeySelector", at, e));
+    source("fileKeyRef", errors, &|at, e| rules::check(".core.v1.FileKeySelector", at, e));
     let detail = match sources {
         0 => "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`",
         _ if has_value => "may not be specified when `value` is not empty",
@@ -76,19 +77,6 @@ fn validate_value_from(from: &At<'_>, has_value: bool, errors: &mut Errors) {
         _ => "may not have more than one field specified at a time",
     };
     errors.push(FieldError::invalid(&from.path, "", detail));
-}
-
-fn validate_key_reference(at: &At<'_>, errors: &mut Errors) {
-    at.get("name").follows_also_empty(errors, names::dns1123_subdomain);
-    at.get("key").must_follow(errors, names::config_map_key);
-}
-
-fn validate_file_key_reference(at: &At<'_>, errors: &mut Errors) {
-    at.get("key").must_follow(errors, names::relaxed_env_var_name);
-    at.get("volumeName").must_follow(errors, names::dns1123_label);
-    if at.get("path").must(errors) {
-        no_backsteps(&at.get("path"), errors);
-    }
 }
 
 /// Validates a reference to a field of the pod; of a map, it may be one key: `metadata.labels['key']`.

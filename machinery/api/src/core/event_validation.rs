@@ -4,6 +4,7 @@ use corten_meta::field::{FieldError, Path};
 use corten_meta::{Value, names};
 
 use crate::check::{At, Errors};
+use crate::rules;
 
 /// The form of the API that the event came through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,39 +86,10 @@ fn validate_series(series: &At<'_>, errors: &mut Errors) {
 
 /// Validates that only the series of an event changes in the newer form.
 pub(crate) fn validate_new_form_update(new: &Value, old: &Value) -> Errors {
-    // Each with its name in the error.
-    const FIXED: [(&str, &str); 14] = [
-        ("involvedObject", "involvedObject"),
-        ("reason", "reason"),
-        ("message", "message"),
-        ("source", "source"),
-        ("firstTimestamp", "firstTimestamp"),
-        ("lastTimestamp", "lastTimestamp"),
-        ("count", "count"),
-        ("reason", "reason"),
-        ("type", "type"),
-        ("eventTime", "eventTime"),
-        ("action", "action"),
-        ("related", "related"),
-        ("reportingComponent", "reportingController"),
-        ("reportingInstance", "reportingInstance"),
-    ];
-    let new = At::object(new);
-    let old = At::object(old);
     let mut errors = Errors::new();
-    if new.get("series").value != old.get("series").value {
-        validate_series(&new.get("series"), &mut errors);
+    if new["series"] != old["series"] {
+        validate_series(&At::object(new).get("series"), &mut errors);
     }
-    for (field, shown) in FIXED {
-        let now = new.get(field).with(Path::root(shown));
-        let before = old.get(field);
-        if field == "related" && now.is_set() != before.is_set() {
-            errors.push(now.invalid("field is immutable"));
-        } else {
-            now.unchanged(&mut errors, &before);
-        }
-    }
-    // Errors show the stored form.
-    crate::schema::print_values("io.k8s.api.core.v1.Event", &mut errors);
+    errors.extend(rules::validate_change(".core.v1.Event", "update", new, old));
     errors
 }

@@ -4,10 +4,10 @@ use corten_meta::field::{FieldError, Path};
 use corten_meta::{Value, names};
 
 use super::claim_validation::validate_access_modes;
-use super::scheduling_validation::validate_node_selector;
 use super::volume_source::{Holder, validate_source_and};
 use crate::check::{At, Errors};
-use crate::schema::{difference, equal};
+use crate::rules;
+use crate::schema::{changed_fields, equal};
 
 /// The fields of the spec that are not a volume source.
 const NOT_SOURCES: [&str; 9] = [
@@ -78,7 +78,7 @@ fn validate_policy_and_affinity(spec: &At<'_>, inline: bool, errors: &mut Errors
     } else if affinity.is_object() {
         let required = affinity.get("required");
         if required.is_object() {
-            validate_node_selector(&required, true, errors);
+            rules::check(".core.v1.NodeSelector", &required, errors);
         } else {
             errors.push(required.required("must specify required node constraints"));
         }
@@ -157,7 +157,7 @@ pub(super) fn validate_volume_update(new: &Value, old: &Value) -> Errors {
     }
     const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeSpec";
     if !equal(SPEC, &now, &then) {
-        let changes = difference(SPEC, &then, &now, Some("PersistentVolumeSource"));
+        let changes = changed_fields(SPEC, &then, &now);
         let detail = format!("spec.persistentvolumesource is immutable after creation\n{changes}");
         errors.push(FieldError::forbidden(&spec.child("persistentvolumesource"), detail));
     }
@@ -265,8 +265,7 @@ mod tests {
         }
         let other = good(json!({"hostPath": {"path": "/y"}}));
         let reported = messages(&validate_volume_update(&json!({"spec": other}), &json!({"spec": good(json!({}))})));
-        let wanted =
-            "spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation\n@@";
+        let wanted = "spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation\nchanged: ";
         assert!(reported.len() == 1 && reported[0].starts_with(wanted), "{reported:?}");
     }
 }

@@ -4,8 +4,8 @@
 
 use corten_meta::names;
 
-use super::security_validation::id;
 use crate::check::{At, Errors};
+use crate::rules;
 
 /// The most bytes of a message about the health of a device.
 const MAX_MESSAGE: usize = 1024;
@@ -82,9 +82,7 @@ pub(super) fn validate_containers(pod: &At<'_>, errors: &mut Errors) {
 }
 
 fn validate_user(user: &At<'_>, errors: &mut Errors) {
-    id(&user.get("uid"), names::user_id, errors);
-    id(&user.get("gid"), names::group_id, errors);
-    user.get("supplementalGroups").each(errors, |group, e| id(group, names::group_id, e));
+    rules::check(".core.v1.LinuxContainerUser", &user, errors);
 }
 
 /// Validates the health of devices; skips a container that the pod does not have.

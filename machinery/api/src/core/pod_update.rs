@@ -9,11 +9,11 @@ use corten_meta::{Value, names};
 
 use super::pod_status;
 use super::pod_validation::{MIRROR, validate_annotations};
-use super::scheduling_validation::validate_tolerations;
 use crate::cells::{list, text};
 use crate::check::{At, Errors};
 use crate::defaulting::items;
-use crate::schema::difference;
+use crate::rules;
+use crate::schema::changed_fields;
 use crate::validation::legacy_ip;
 
 /// Validates an update: only images, a shorter deadline, more tolerations, fewer scheduling gates.
@@ -52,7 +52,7 @@ pub(super) fn validate_pod_update(new: &Value, old: &Value) -> Errors {
     let wanted = comparable(spec.value, before.value);
     const SPEC: &str = "io.k8s.api.core.v1.PodSpec";
     if !crate::schema::equal(SPEC, &wanted, before.value) {
-        let changes = difference(SPEC, before.value, &wanted, None);
+        let changes = changed_fields(SPEC, before.value, &wanted);
         errors.push(spec.forbidden(format!("pod updates may not change fields other than {UPDATABLE}\n{changes}")));
     }
     errors
@@ -215,7 +215,7 @@ fn only_added_tolerations(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
         return;
     }
     // Upstream validates them once more beside the change.
-    validate_tolerations(&spec.get("tolerations"), errors);
+    rules::check(".core.v1.PodSpec/tolerations", spec, errors);
 }
 
 fn only_removed_gates(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
@@ -417,7 +417,7 @@ pub(super) fn validate_ephemeral_update(new: &Value, old: &Value) -> Errors {
         let detail = match list(new, "/spec/ephemeralContainers").iter().find(|c| text(c, "/name") == name) {
             None => format!("existing ephemeral containers {} may not be removed\n", quote(name)),
             Some(now) if !equal(now, before) => {
-                let changes = difference("io.k8s.api.core.v1.EphemeralContainer", before, now, None);
+                let changes = changed_fields("io.k8s.api.core.v1.EphemeralContainer", before, now);
                 format!("existing ephemeral containers {} may not be changed\n{changes}", quote(name))
             }
             Some(_) => continue,

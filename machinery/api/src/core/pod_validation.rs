@@ -10,7 +10,7 @@ use super::container_validation::{
 };
 use super::profile_annotations::validate_agreement;
 use super::resource_validation::{Of, validate_pod_resources, validate_resources};
-use super::scheduling_validation::{validate_affinity, validate_gates, validate_tolerations, validate_topology_spread};
+use super::scheduling_validation::validate_topology_spread;
 use super::security_validation::{
     containers, validate_host_process, validate_host_users, validate_os, validate_pod_security,
     validate_profile_annotations,
@@ -18,6 +18,7 @@ use super::security_validation::{
 use super::volume_source::Holder;
 use super::volume_validation::validate_volumes;
 use crate::check::{At, Errors};
+use crate::rules;
 use crate::validation::{labels, legacy_ip};
 
 /// The annotation of a mirror pod, which mirrors a static pod of the node's kubelet.
@@ -98,22 +99,16 @@ fn validate_pod_spec(spec: &At<'_>, metadata: Option<&At<'_>>, errors: &mut Erro
     validate_ephemeral_containers(spec, &pod, errors);
     validate_pod_resources(spec, &pod.claims, errors);
     validate_host_network(spec, holder, errors);
-    spec.get("restartPolicy").must_be_one_of(errors, &["Always", "OnFailure", "Never"]);
-    const DNS_POLICIES: &[&str] = &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
-    spec.get("dnsPolicy").must_be_one_of(errors, DNS_POLICIES);
-    errors.extend(labels(spec.get("nodeSelector").value, &spec.path.child("nodeSelector")));
+    rules::check(".core.v1.PodSpec/policies", spec, errors);
     validate_pod_security(spec, errors);
-    validate_affinity(&spec.get("affinity"), errors);
+    rules::check(".core.v1.PodSpec/affinity", spec, errors);
     validate_dns_config(spec, errors);
-    validate_gates(spec, errors);
+    rules::check(".core.v1.PodSpec/gates", spec, errors);
     validate_topology_spread(&spec.get("topologySpreadConstraints"), errors);
     validate_host_process(spec, errors);
     validate_host_users(spec, errors);
     validate_host_name(spec, errors);
-    validate_names(spec, errors);
-    validate_tolerations(&spec.get("tolerations"), errors);
-    validate_host_aliases(&spec.get("hostAliases"), errors);
-    validate_classes(spec, errors);
+    rules::check(".core.v1.PodSpec/names", spec, errors);
     validate_os(spec, errors);
     validate_file_keys(spec, errors);
 }
@@ -272,32 +267,6 @@ fn validate_host_name(spec: &At<'_>, errors: &mut Errors) {
     }
     name.at_most_bytes(errors, 64);
     name.follows_also_empty(errors, names::dns1123_subdomain);
-}
-
-fn validate_names(spec: &At<'_>, errors: &mut Errors) {
-    spec.get("serviceAccountName").follows(errors, names::dns1123_subdomain);
-    spec.get("nodeName").follows(errors, names::dns1123_subdomain);
-    spec.get("activeDeadlineSeconds").within(errors, 1, i64::from(i32::MAX));
-    spec.get("hostname").follows(errors, names::dns1123_label);
-    spec.get("subdomain").follows(errors, names::dns1123_label);
-}
-
-fn validate_host_aliases(aliases: &At<'_>, errors: &mut Errors) {
-    for alias in aliases.items() {
-        legacy_ip(&alias.get("ip"), &[], errors);
-        alias.get("hostnames").each(errors, |name, e| name.follows_also_empty(e, names::dns1123_subdomain));
-    }
-}
-
-fn validate_classes(spec: &At<'_>, errors: &mut Errors) {
-    spec.get("priorityClassName").follows(errors, names::dns1123_subdomain);
-    if spec.get("runtimeClassName").is_set() {
-        spec.get("runtimeClassName").follows_also_empty(errors, names::dns1123_subdomain);
-    }
-    if spec.get("preemptionPolicy").is_set() {
-        spec.get("preemptionPolicy").must_be_one_of(errors, &["PreemptLowerPriority", "Never"]);
-    }
-    validate_overhead(&spec.get("overhead"), errors);
 }
 
 /// Validates the pod's overhead.

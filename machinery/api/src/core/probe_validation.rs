@@ -4,6 +4,7 @@ use corten_meta::field::FieldError;
 use corten_meta::names;
 
 use crate::check::{At, Errors};
+use crate::rules;
 use crate::validation::port_number_or_name;
 
 /// Validates the lifecycle and the three probes of a container; `grace` is `spec.terminationGracePeriodSeconds`.
@@ -23,21 +24,7 @@ fn validate_lifecycle(at: &At<'_>, grace: Option<i64>, errors: &mut Errors) {
 
 fn validate_probe(at: &At<'_>, readiness: bool, errors: &mut Errors) {
     validate_handler(at, &["exec", "httpGet", "tcpSocket", "grpc"], None, errors);
-    for field in ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"] {
-        at.get(field).nonnegative(errors);
-    }
-    let grace = at.get("terminationGracePeriodSeconds");
-    if grace.number().is_some_and(|seconds| seconds <= 0) {
-        errors.push(grace.invalid("must be greater than 0"));
-    }
-    if readiness {
-        if grace.is_set() {
-            errors.push(grace.invalid("must not be set for readinessProbes"));
-        }
-    } else if at.get("successThreshold").number() != Some(1) {
-        let successes = at.get("successThreshold");
-        errors.push(FieldError::invalid(&successes.path, successes.number().unwrap_or_default(), "must be 1"));
-    }
+    rules::check(if readiness { ".core.v1.Probe/readiness" } else { ".core.v1.Probe" }, at, errors);
 }
 
 /// Validates that there is exactly one action of those that are possible here.
@@ -48,10 +35,8 @@ fn validate_handler(at: &At<'_>, actions: &[&str], grace: Option<i64>, errors: &
         return;
     };
     match kind {
-        "exec" => {
-            action.get("command").must(errors);
-        }
-        "httpGet" => validate_http_get(&action, errors),
+        "exec" => rules::check(".core.v1.ExecAction", &action, errors),
+        "httpGet" => rules::check(".core.v1.HTTPGetAction", &action, errors),
         "sleep" => {
             let seconds = action.get("seconds").number().unwrap_or_default();
             if let Some(grace) = grace.filter(|grace| !(0..=*grace).contains(&seconds)) {
@@ -66,16 +51,11 @@ fn validate_handler(at: &At<'_>, actions: &[&str], grace: Option<i64>, errors: &
     }
 }
 
-fn validate_http_get(at: &At<'_>, errors: &mut Errors) {
-    at.get("path").must(errors);
-    errors.extend(port_number_or_name(at.get("port").value, &at.path.child("port")));
-    let scheme = at.get("scheme");
-    if !["HTTP", "HTTPS"].contains(&scheme.text()) {
-        errors.push(scheme.not_supported(&["HTTP", "HTTPS"]));
-    }
-    for header in at.get("httpHeaders").items() {
+/// Validates the names of headers; errors name the list.
+pub(crate) fn header_names(headers: &At<'_>, errors: &mut Errors) {
+    for header in headers.items() {
         let name = header.get("name").text();
         let messages = names::http_header_name(name).into_iter();
-        errors.extend(messages.map(|m| FieldError::invalid(&at.path.child("httpHeaders"), name, m)));
+        errors.extend(messages.map(|m| FieldError::invalid(&headers.path, name, m)));
     }
 }

@@ -4,9 +4,10 @@
 use corten_meta::Value;
 use serde_json::json;
 
-use super::security_validation::{containers, validate_apparmor};
+use super::security_validation::containers;
 use crate::check::{At, Errors};
 use crate::defaulting::{default_at, items, put};
+use crate::rules;
 
 pub(super) const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 pub(super) const POD_SECCOMP: &str = "seccomp.security.alpha.kubernetes.io/pod";
@@ -114,7 +115,7 @@ pub(super) fn apply_apparmor(pod: &mut Value) {
 
 fn is_valid(field: &Value) -> bool {
     let mut errors = Errors::new();
-    validate_apparmor(&At::object(field), &mut errors);
+    rules::check(".core.v1.AppArmorProfile", &At::object(field), &mut errors);
     errors.is_empty()
 }
 

@@ -6,34 +6,34 @@ use corten_meta::field::FieldError;
 
 use super::env_validation::{validate_field_reference, validate_resource_reference};
 use crate::check::{At, Errors, local_descending};
+use crate::rules;
 
 /// The fields of a pod that a file may have.
 const FILE_FIELDS: &[&str] =
     &["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
 
-pub(super) fn validate_file_mode(at: &At<'_>, errors: &mut Errors) {
+fn validate_file_mode(at: &At<'_>, errors: &mut Errors) {
     if at.number().is_some_and(|mode| !(0..=0o777).contains(&mode)) {
         errors.push(at.invalid("must be a number between 0 and 0777 (octal), both inclusive"));
     }
 }
 
-pub(super) fn validate_key_to_path(at: &At<'_>, errors: &mut Errors) {
-    at.get("key").must(errors);
-    at.get("path").must(errors);
-    local_not_reserved(&at.get("path"), errors);
-    validate_file_mode(&at.get("mode"), errors);
-}
-
 /// Validates a file path below the volume that does not start with two dots, which the kubelet reserves.
 fn local_not_reserved(at: &At<'_>, errors: &mut Errors) {
     local_descending(at, errors);
+    not_dotted(at, errors);
+}
+
+/// Validates a file path that does not start with two dots.
+pub(crate) fn not_dotted(at: &At<'_>, errors: &mut Errors) {
     if at.text().starts_with("..") && !at.text().starts_with("../") {
         errors.push(at.invalid("must not start with '..'"));
     }
 }
 
-/// Validates downward API items. Upstream names the source, not the item, in the errors.
-pub(super) fn validate_downward_items(at: &At<'_>, errors: &mut Errors) {
+/// Validates a downward API volume. Upstream names the source, not the item, in the errors.
+pub(crate) fn downward_api(at: &At<'_>, errors: &mut Errors) {
+    validate_file_mode(&at.get("defaultMode"), errors);
     for item in at.get("items").items() {
         validate_downward_file(&item.with(at.path.clone()), errors);
     }
@@ -59,7 +59,7 @@ fn validate_downward_file(file: &At<'_>, errors: &mut Errors) {
 }
 
 /// Validates several sources in one folder: no two files have the same path.
-pub(super) fn validate_projected(at: &At<'_>, errors: &mut Errors) {
+pub(crate) fn projected(at: &At<'_>, errors: &mut Errors) {
     const SOURCES: [&str; 4] = ["secret", "configMap", "downwardAPI", "serviceAccountToken"];
     validate_file_mode(&at.get("defaultMode"), errors);
     let mut paths = Paths { at: at.clone(), seen: BTreeSet::new() };
@@ -100,7 +100,7 @@ impl<'a> Paths<'a> {
 fn validate_keys<'a>(at: &At<'a>, paths: &mut Paths<'a>, errors: &mut Errors) {
     at.get("name").must(errors);
     for item in at.get("items").items() {
-        validate_key_to_path(&item, errors);
+        rules::check(".core.v1.KeyToPath", &item, errors);
         paths.add(item.get("path").text(), at.get("name").text(), errors);
     }
 }

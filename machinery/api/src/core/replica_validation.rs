@@ -5,6 +5,7 @@ use corten_meta::field::FieldError;
 
 use super::pod_validation::validate_template;
 use crate::check::{At, Errors};
+use crate::rules::Site;
 
 /// Validates a ReplicationController, whose selector is a plain map.
 pub(super) fn validate_replication_controller(object: &Value) -> Errors {
@@ -40,34 +41,10 @@ pub(crate) fn validate_endless(template: &At<'_>, kind: &str, errors: &mut Error
     }
 }
 
-/// Validates the counts of a status: none is negative, none exceeds the total, and the collision count does not
-/// decrease.
-pub(crate) fn validate_replica_status(new: &Value, old: &Value, fields: &[&str]) -> Errors {
-    let status = At::object(new).get("status");
-    let before = At::object(old).get("status");
-    let mut errors = Errors::new();
-    for field in fields {
-        status.get(field).nonnegative(&mut errors);
+/// Validates that a count does not decrease.
+pub(crate) fn not_decremented(site: &Site<'_, '_>, errors: &mut Errors) {
+    let now = site.at.number().unwrap_or_default();
+    if site.old.and_then(Value::as_i64).is_some_and(|then| now < then) {
+        errors.push(FieldError::invalid(&site.at.path, now, "cannot be decremented"));
     }
-    let count = |field: &str| status.get(field).number().unwrap_or_default();
-    let has_replicas = fields.contains(&"replicas");
-    let is_part =
-        |field: &&&str| field.ends_with("Replicas") && !["unavailableReplicas", "terminatingReplicas"].contains(*field);
-    for field in fields.iter().filter(is_part) {
-        if count(field) > count("replicas") {
-            let detail = "cannot be greater than status.replicas";
-            errors.push(FieldError::invalid(&status.path.child(field), count(field), detail));
-        }
-    }
-    if has_replicas && count("availableReplicas") > count("readyReplicas") {
-        let word = if fields.contains(&"currentReplicas") { "status.readyReplicas" } else { "readyReplicas" };
-        let path = status.path.child("availableReplicas");
-        errors.push(FieldError::invalid(&path, count("availableReplicas"), format!("cannot be greater than {word}")));
-    }
-    let collisions = before.get("collisionCount").number();
-    if collisions.is_some_and(|then| count("collisionCount") < then) {
-        let path = status.path.child("collisionCount");
-        errors.push(FieldError::invalid(&path, count("collisionCount"), "cannot be decremented"));
-    }
-    errors
 }

@@ -29,6 +29,10 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for ReplicationController {
+    fn rules(&self) -> &'static str {
+        ".core.v1.ReplicationController"
+    }
+
     fn default(&self, object: &mut Value) {
         let labels = object.pointer("/spec/template/metadata/labels").filter(|l| l.is_object()).cloned();
         if let Some(labels) = labels {
@@ -44,12 +48,6 @@ impl Behaviour for ReplicationController {
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
         replica_validation::validate_replication_controller(object)
-    }
-
-    fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        const COUNTS: &[&str] =
-            &["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"];
-        replica_validation::validate_replica_status(new, old, COUNTS)
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {

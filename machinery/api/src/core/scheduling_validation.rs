@@ -9,139 +9,29 @@ use corten_meta::names;
 use crate::check::{At, Errors};
 use crate::validation::label_selector;
 
-const NOT_AN_OPERATOR: &str = "not a valid selector operator";
-
-pub(crate) fn validate_tolerations(tolerations: &At<'_>, errors: &mut Errors) {
-    for toleration in tolerations.items() {
-        let key = toleration.get("key");
-        let operator = toleration.get("operator");
-        let effect = toleration.get("effect");
-        let value = toleration.get("value").text();
-        key.follows(errors, names::qualified_name);
-        if key.is_empty() && operator.text() != "Exists" {
-            let detail = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
-            errors.push(FieldError::invalid(&operator.path, operator.text(), detail).as_json());
-        }
-        if toleration.get("tolerationSeconds").is_set() && effect.text() != "NoExecute" {
-            let detail = "effect must be 'NoExecute' when `tolerationSeconds` is set";
-            errors.push(FieldError::invalid(&effect.path, effect.text(), detail).as_json());
-        }
-        match operator.text() {
-            "" | "Equal" => {
-                let messages = names::label_value(value);
-                if !messages.is_empty() {
-                    errors.push(FieldError::invalid(&operator.path, value, messages.join(";")));
-                }
-            }
-            "Exists" if !value.is_empty() => {
-                let detail = "value must be empty when `operator` is 'Exists'";
-                errors.push(FieldError::invalid(&operator.path, value, detail));
-            }
-            "Exists" => {}
-            "Lt" | "Gt" => errors.push(operator.not_supported(&["Equal", "Exists", "Lt", "Gt"])),
-            _ => errors.push(operator.not_supported(&["Equal", "Exists"])),
-        }
-        if !effect.is_empty() {
-            effect.one_of(errors, &["NoSchedule", "PreferNoSchedule", "NoExecute"]);
-        }
+/// Validates the value of a toleration; errors name the operator.
+pub(crate) fn tolerated_value(value: &At<'_>, errors: &mut Errors) {
+    let messages = names::label_value(value.text());
+    if !messages.is_empty() {
+        errors.push(value.invalid(messages.join(";")));
     }
 }
 
-pub(super) fn validate_affinity(affinity: &At<'_>, errors: &mut Errors) {
-    let node = affinity.get("nodeAffinity");
-    node.get("requiredDuringSchedulingIgnoredDuringExecution")
-        .when_object(errors, |at, e| validate_node_selector(at, true, e));
-    node.get("preferredDuringSchedulingIgnoredDuringExecution").each(errors, |term, e| {
-        validate_weight(term, e);
-        validate_node_selector_term(&term.get("preference"), false, e);
-    });
-    for field in ["podAffinity", "podAntiAffinity"] {
-        let pod = affinity.get(field);
-        pod.get("requiredDuringSchedulingIgnoredDuringExecution").each(errors, validate_pod_affinity_term);
-        pod.get("preferredDuringSchedulingIgnoredDuringExecution").each(errors, |term, e| {
-            validate_weight(term, e);
-            validate_pod_affinity_term(&term.get("podAffinityTerm"), e);
-        });
+pub(crate) fn one_compared_value(values: &At<'_>, errors: &mut Errors) {
+    if values.len() != 1 {
+        errors.push(values.required("must be specified single value when `operator` is 'Lt' or 'Gt'"));
     }
 }
 
-fn validate_weight(term: &At<'_>, errors: &mut Errors) {
-    let weight = term.get("weight").number().unwrap_or_default();
-    if !(1..=100).contains(&weight) {
-        errors.push(FieldError::invalid(&term.path.child("weight"), weight, "must be in the range 1-100"));
+pub(crate) fn one_field_value(values: &At<'_>, errors: &mut Errors) {
+    if values.len() != 1 {
+        let detail = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
+        errors.push(values.required(detail));
     }
-}
-
-/// Validates the terms of a node selector. `check_values` is whether values must be valid label values.
-pub(crate) fn validate_node_selector(at: &At<'_>, check_values: bool, errors: &mut Errors) {
-    let terms = at.get("nodeSelectorTerms");
-    if terms.must_say(errors, "must have at least one node selector term") {
-        terms.each(errors, |term, e| validate_node_selector_term(term, check_values, e));
-    }
-}
-
-fn validate_node_selector_term(term: &At<'_>, check_values: bool, errors: &mut Errors) {
-    term.get("matchExpressions").each(errors, |at, e| validate_node_requirement(at, check_values, e));
-    term.get("matchFields").each(errors, validate_node_field_requirement);
-}
-
-fn validate_node_requirement(at: &At<'_>, check_values: bool, errors: &mut Errors) {
-    let operator = at.get("operator");
-    let values = at.get("values");
-    match operator.text() {
-        "In" | "NotIn" => {
-            values.must_say(errors, "must be specified when `operator` is 'In' or 'NotIn'");
-        }
-        "Exists" | "DoesNotExist" if !values.is_empty() => {
-            errors.push(values.forbidden("may not be specified when `operator` is 'Exists' or 'DoesNotExist'"));
-        }
-        "Exists" | "DoesNotExist" => {}
-        "Gt" | "Lt" if values.len() != 1 => {
-            errors.push(values.required("must be specified single value when `operator` is 'Lt' or 'Gt'"));
-        }
-        "Gt" | "Lt" => {}
-        other => errors.push(FieldError::invalid(&operator.path, other, NOT_AN_OPERATOR).as_json()),
-    }
-    at.get("key").follows_also_empty(errors, names::qualified_name);
-    if check_values {
-        values.each(errors, |value, e| value.follows_also_empty(e, names::label_value));
-    }
-}
-
-fn validate_node_field_requirement(at: &At<'_>, errors: &mut Errors) {
-    let operator = at.get("operator");
-    let values = at.get("values");
-    match operator.text() {
-        "In" | "NotIn" if values.len() != 1 => {
-            let detail = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
-            errors.push(values.required(detail));
-        }
-        "In" | "NotIn" => {}
-        other => errors.push(FieldError::invalid(&operator.path, other, NOT_AN_OPERATOR).as_json()),
-    }
-    let key = at.get("key");
-    if key.text() == "metadata.name" {
-        values.each(errors, |value, e| value.follows_also_empty(e, names::dns1123_subdomain));
-    } else {
-        errors.push(FieldError::invalid(&key.path, key.text(), "not a valid field selector key"));
-    }
-}
-
-fn validate_pod_affinity_term(term: &At<'_>, errors: &mut Errors) {
-    for selector in ["labelSelector", "namespaceSelector"] {
-        errors.extend(label_selector(term.get(selector).value, &term.path.child(selector)));
-    }
-    for namespace in term.get("namespaces").items() {
-        namespace.with(term.path.child("namespace")).follows_also_empty(errors, names::dns1123_label);
-    }
-    validate_label_keys(term, errors);
-    let key = term.get("topologyKey");
-    key.must_say(errors, "can not be empty");
-    key.follows_also_empty(errors, names::qualified_name);
 }
 
 /// Validates keys whose values come from the pod's own labels: they need a selector, and must not be in it already.
-fn validate_label_keys(at: &At<'_>, errors: &mut Errors) {
+pub(crate) fn label_keys(at: &At<'_>, errors: &mut Errors) {
     let selector = at.get("labelSelector");
     for field in ["matchLabelKeys", "mismatchLabelKeys"] {
         let keys = at.get(field);
@@ -204,21 +94,7 @@ pub(super) fn validate_topology_spread(constraints: &At<'_>, errors: &mut Errors
         for policy in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
             constraint.get(policy).one_of(errors, &["Honor", "Ignore"]);
         }
-        validate_label_keys(constraint, errors);
+        label_keys(constraint, errors);
         errors.extend(label_selector(constraint.get("labelSelector").value, &constraint.path.child("labelSelector")));
-    }
-}
-
-pub(super) fn validate_gates(spec: &At<'_>, errors: &mut Errors) {
-    spec.get("readinessGates").each(errors, |gate, e| {
-        gate.get("conditionType").follows_also_empty(e, names::qualified_name);
-    });
-    let mut seen = BTreeSet::new();
-    for gate in spec.get("schedulingGates").items() {
-        let name = gate.get("name").with(gate.path.clone());
-        name.follows_also_empty(errors, names::qualified_name);
-        if !seen.insert(name.text()) {
-            errors.push(name.duplicate());
-        }
     }
 }

@@ -7,6 +7,7 @@ use corten_meta::quote::quote;
 use corten_meta::{Value, names};
 
 use crate::check::{At, Errors, local_descending};
+use crate::rules;
 
 /// Returns every container of a pod spec with its path, in upstream's order.
 pub(super) fn containers<'a>(spec: &At<'a>) -> impl Iterator<Item = At<'a>> + use<'a> {
@@ -14,44 +15,27 @@ pub(super) fn containers<'a>(spec: &At<'a>) -> impl Iterator<Item = At<'a>> + us
     lists.into_iter().flat_map(|list| list.items())
 }
 
-pub(super) fn id(at: &At<'_>, rule: fn(i64) -> Vec<String>, errors: &mut Errors) {
-    if let Some(id) = at.number() {
-        errors.extend(rule(id).into_iter().map(|m| FieldError::invalid(&at.path, id, m)));
-    }
-}
-
 /// Validates the security context of a pod.
 pub(super) fn validate_pod_security(spec: &At<'_>, errors: &mut Errors) {
     let context = spec.get("securityContext");
-    id(&context.get("fsGroup"), names::group_id, errors);
-    id(&context.get("runAsUser"), names::user_id, errors);
-    id(&context.get("runAsGroup"), names::group_id, errors);
-    context.get("supplementalGroups").each(errors, |group, e| id(group, names::group_id, e));
+    rules::check(".core.v1.PodSecurityContext/ids", &context, errors);
     if spec.get("hostPID").is_true() && spec.get("shareProcessNamespace").is_true() {
         let path = context.path.child("shareProcessNamespace");
         let detail = "ShareProcessNamespace and HostPID cannot both be enabled";
         errors.push(FieldError::invalid(&path, true, detail));
     }
     validate_sysctls(spec, &context.get("sysctls"), errors);
-    context.get("fsGroupChangePolicy").one_of(errors, &["Always", "OnRootMismatch"]);
-    validate_seccomp(&context.get("seccompProfile"), errors);
-    validate_windows_options(&context.get("windowsOptions"), errors);
-    validate_apparmor(&context.get("appArmorProfile"), errors);
-    context.get("supplementalGroupsPolicy").one_of(errors, &["Merge", "Strict"]);
-    // Volumes are relabelled recursively, because the feature gate of the other policy is disabled.
-    context.get("seLinuxChangePolicy").one_of(errors, &["Recursive"]);
+    rules::check(".core.v1.PodSecurityContext/profiles", &context, errors);
 }
 
 /// Validates the security context of a container. `host_users` is whether the pod shares the host's users.
 pub(super) fn validate_container_security(context: &At<'_>, host_users: bool, errors: &mut Errors) {
-    id(&context.get("runAsUser"), names::user_id, errors);
-    id(&context.get("runAsGroup"), names::group_id, errors);
+    rules::check(".core.v1.SecurityContext/ids", context, errors);
     let proc_mount = context.get("procMount");
-    proc_mount.one_of(errors, &["Default", "Unmasked"]);
     if host_users && proc_mount.text() == "Unmasked" {
         errors.push(proc_mount.invalid("`hostUsers` must be false to use `Unmasked`"));
     }
-    validate_seccomp(&context.get("seccompProfile"), errors);
+    rules::check(".core.v1.SecurityContext/seccomp", context, errors);
     if context.get("allowPrivilegeEscalation").value == &Value::Bool(false) {
         if context.get("privileged").is_true() {
             errors.push(context.invalid("cannot set `allowPrivilegeEscalation` to false and `privileged` to true"));
@@ -61,52 +45,14 @@ pub(super) fn validate_container_security(context: &At<'_>, host_users: bool, er
             errors.push(context.invalid(detail));
         }
     }
-    validate_windows_options(&context.get("windowsOptions"), errors);
-    validate_apparmor(&context.get("appArmorProfile"), errors);
+    rules::check(".core.v1.SecurityContext/profiles", context, errors);
 }
 
-fn validate_seccomp(profile: &At<'_>, errors: &mut Errors) {
-    if !profile.is_object() {
-        return;
-    }
-    let kind = profile.get("type");
-    let file = profile.get("localhostProfile");
-    if kind.must_say(errors, "type is required when seccompProfile is set") {
-        kind.one_of(errors, &["Localhost", "RuntimeDefault", "Unconfined"]);
-    }
-    match (kind.text() == "Localhost", file.is_set()) {
-        (true, true) => local_descending(&file, errors),
-        (true, false) => errors.push(file.required("must be set when seccomp type is Localhost")),
-        (false, true) => {
-            errors.push(profile.with(file.path).invalid("can only be set when seccomp type is Localhost"));
-        }
-        (false, false) => {}
-    }
-}
-
-pub(super) fn validate_apparmor(profile: &At<'_>, errors: &mut Errors) {
-    const NEEDED: &str = "must be set when AppArmor type is Localhost";
-    if !profile.is_object() {
-        return;
-    }
-    let kind = profile.get("type");
-    let file = profile.get("localhostProfile");
-    match kind.text() {
-        "Localhost" if !file.is_set() => errors.push(file.required(NEEDED)),
-        "Localhost" => {
-            if file.text().trim() != file.text() {
-                errors.push(file.invalid("must not be padded with whitespace"));
-            } else if file.is_empty() {
-                errors.push(file.required(NEEDED));
-            }
-            file.at_most_bytes(errors, 4095);
-        }
-        "RuntimeDefault" | "Unconfined" if file.is_set() => {
-            errors.push(file.invalid("can only be set when AppArmor type is Localhost"));
-        }
-        "RuntimeDefault" | "Unconfined" => {}
-        "" => errors.push(kind.required("type is required when appArmorProfile is set")),
-        _ => errors.push(kind.not_supported(&["Localhost", "RuntimeDefault", "Unconfined"])),
+pub(crate) fn apparmor_file(file: &At<'_>, errors: &mut Errors) {
+    if file.text().trim() != file.text() {
+        errors.push(file.invalid("must not be padded with whitespace"));
+    } else if file.is_empty() {
+        errors.push(file.required("must be set when AppArmor type is Localhost"));
     }
 }
 
@@ -144,18 +90,8 @@ fn is_sysctl_name(name: &str) -> bool {
     name.len() <= 253 && name.split(['.', '/']).all(segment)
 }
 
-fn validate_windows_options(options: &At<'_>, errors: &mut Errors) {
-    options.get("gmsaCredentialSpecName").follows_when_set(errors, names::dns1123_subdomain);
-    let spec = options.get("gmsaCredentialSpec");
-    if spec.is_set() && spec.is_empty() {
-        errors.push(spec.invalid("gmsaCredentialSpec cannot be an empty string"));
-    } else if spec.text().len() > 64 * 1024 {
-        errors.push(spec.invalid("gmsaCredentialSpec size must be under 64 KiB"));
-    }
-    let user = options.get("runAsUserName");
-    if user.is_set() {
-        errors.extend(windows_user_errors(user.text()).into_iter().map(|d| user.invalid(d)));
-    }
+pub(crate) fn windows_user(user: &At<'_>, errors: &mut Errors) {
+    errors.extend(windows_user_errors(user.text()).into_iter().map(|detail| user.invalid(detail)));
 }
 
 /// Returns the errors of `DOMAIN\user` or `user`, as Windows writes them.

@@ -7,7 +7,8 @@ use corten_meta::names::address::parse_sloppy;
 use corten_meta::{Value, names};
 
 use crate::check::{At, Errors};
-use crate::validation::{endpoint_ip, labels, legacy_cidr, legacy_ip, port_number_or_name};
+use crate::rules;
+use crate::validation::{endpoint_ip, legacy_cidr, legacy_ip};
 
 const ONLY_BALANCED: &str = "may only be used when `type` is 'LoadBalancer'";
 
@@ -27,8 +28,7 @@ pub(super) fn validate_service(service: &Value, old: Option<&Value>) -> Errors {
         errors.push(spec.get("ports").required(""));
     }
     validate_type(&spec, &mut errors);
-    validate_ports(&spec, &mut errors);
-    errors.extend(labels(spec.get("selector").value, &spec.path.child("selector")));
+    rules::check(".core.v1.ServiceSpec/ports", &spec, &mut errors);
     validate_affinity(&spec, &mut errors);
     validate_cluster_ips(&spec, &known("clusterIPs"), &mut errors);
     for address in spec.get("externalIPs").items() {
@@ -85,27 +85,6 @@ fn validate_type(spec: &At<'_>, errors: &mut Errors) {
             }
         }
         _ => {}
-    }
-}
-
-fn validate_ports(spec: &At<'_>, errors: &mut Errors) {
-    let ports = spec.get("ports");
-    let mut taken = BTreeSet::new();
-    for port in ports.items() {
-        let name = port.get("name");
-        if !name.is_empty() {
-            name.follows(errors, names::dns1123_label);
-            if !taken.insert(name.text()) {
-                errors.push(name.duplicate());
-            }
-        } else if ports.len() > 1 {
-            errors.push(name.required(""));
-        }
-        let number = port.get("port").number().unwrap_or_default();
-        errors.extend(crate::validation::port(number, &port.path.child("port")));
-        port.get("protocol").must_be_one_of(errors, &["SCTP", "TCP", "UDP"]);
-        errors.extend(port_number_or_name(port.get("targetPort").value, &port.path.child("targetPort")));
-        port.get("appProtocol").follows_when_set(errors, names::qualified_name);
     }
 }
 

@@ -1,15 +1,13 @@
 //! The rules of volume sources, both of pods and of persistent volumes.
 //!
-//! A source is a row: its field, the name of the field in errors, its required strings, and a rule for the rest.
-//! Upstream accepts one source per volume and reports every further one, in the order of the table.
+//! The rules of a source are those of its type in the validation table. Upstream accepts one source per volume and
+//! reports every further one, in an order of its own.
 
 use corten_meta::field::FieldError;
-use corten_meta::names;
+use corten_meta::{Value, names};
 
-use super::projected_validation::{
-    validate_downward_items, validate_file_mode, validate_key_to_path, validate_projected,
-};
-use crate::check::{At, Errors, local_descending, no_backsteps};
+use crate::check::{At, Errors};
+use crate::rules;
 
 /// The object that has the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,58 +17,39 @@ pub(super) enum Holder {
     PersistentVolume,
 }
 
-/// One kind of source.
-struct Source {
-    field: &'static str,
-    required: &'static [&'static str],
-    rule: fn(&At<'_>, Holder, &mut Errors),
-}
-
-const fn plain(field: &'static str, required: &'static [&'static str]) -> Source {
-    Source { field, required, rule: |_, _, _| {} }
-}
-
-const fn ruled(
-    field: &'static str,
-    required: &'static [&'static str],
-    rule: fn(&At<'_>, Holder, &mut Errors),
-) -> Source {
-    Source { field, required, rule }
-}
-
-/// Every source, in upstream's order for pods; a persistent volume has a subset.
-const SOURCES: &[Source] = &[
-    ruled("emptyDir", &[], empty_dir),
-    ruled("hostPath", &["path"], host_path),
-    ruled("gitRepo", &["repository"], |at, _, e| local_descending(&at.get("directory"), e)),
-    ruled("gcePersistentDisk", &["pdName"], partition),
-    ruled("awsElasticBlockStore", &["volumeID"], partition),
-    ruled("secret", &["secretName"], files),
-    ruled("nfs", &["server", "path"], nfs),
-    ruled("iscsi", &["targetPortal", "iqn"], iscsi),
-    ruled("glusterfs", &["endpoints", "path"], glusterfs),
-    ruled("flocker", &[], flocker),
-    plain("persistentVolumeClaim", &["claimName"]),
-    plain("rbd", &["monitors", "image"]),
-    ruled("cinder", &["volumeID"], secret_reference),
-    plain("cephfs", &["monitors"]),
-    ruled("quobyte", &[], quobyte),
-    ruled("downwardAPI", &[], downward_api),
-    ruled("fc", &[], fibre_channel),
-    ruled("flexVolume", &["driver"], flex_volume),
-    ruled("configMap", &["name"], files),
-    ruled("azureFile", &["secretName", "shareName"], azure_file),
-    plain("vsphereVolume", &["volumePath"]),
-    plain("photonPersistentDisk", &["pdID"]),
-    plain("portworxVolume", &["volumeID"]),
-    ruled("azureDisk", &["diskName", "diskURI"], azure_disk),
-    ruled("local", &["path"], |at, _, e| no_backsteps(&at.get("path"), e)),
-    ruled("storageos", &["volumeName"], storage_os),
-    ruled("projected", &[], |at, _, e| validate_projected(at, e)),
-    plain("scaleIO", &["gateway", "system", "volumeName"]),
-    ruled("csi", &[], csi),
-    ruled("ephemeral", &[], ephemeral),
-    ruled("image", &[], image),
+/// Every source of a pod's volume, in upstream's order. The rules of each are those of its type.
+const SOURCES: [&str; 31] = [
+    "emptyDir",
+    "hostPath",
+    "gitRepo",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "secret",
+    "nfs",
+    "iscsi",
+    "glusterfs",
+    "flocker",
+    "persistentVolumeClaim",
+    "rbd",
+    "cinder",
+    "cephfs",
+    "quobyte",
+    "downwardAPI",
+    "fc",
+    "flexVolume",
+    "configMap",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "local",
+    "storageos",
+    "projected",
+    "scaleIO",
+    "csi",
+    "ephemeral",
+    "image",
 ];
 
 /// The sources of a persistent volume, in upstream's order for them.
@@ -111,102 +90,66 @@ pub(super) fn validate_source_and(
     errors: &mut Errors,
     more: impl FnOnce(&str, &mut Errors),
 ) -> Option<&'static str> {
-    let mut sources: Vec<&Source> = SOURCES.iter().filter(|source| at.get(source.field).is_object()).collect();
-    if holder == Holder::PersistentVolume {
-        sources.sort_by_key(|source| PERSISTENT.iter().position(|field| *field == source.field));
-    }
-    let mut sources = sources.into_iter();
+    let order: &[&'static str] = if holder == Holder::PersistentVolume { &PERSISTENT } else { &SOURCES };
+    let mut sources = order.iter().copied().filter(|field| at.value.get(field).is_some_and(Value::is_object));
     let Some(first) = sources.next() else {
         errors.push(at.required("must specify a volume type"));
         return None;
     };
-    let source = at.get(first.field);
+    let source = at.get(first);
     // Upstream reports the fields of this one under an older name.
-    let source = if first.field == "gcePersistentDisk" { source.with(at.path.child("persistentDisk")) } else { source };
+    let source = if first == "gcePersistentDisk" { source.with(at.path.child("persistentDisk")) } else { source };
     check_source(first, &source, holder, errors);
-    more(first.field, errors);
+    more(first, errors);
     for other in sources {
         // Upstream spells two of them differently, and lets a persistent volume have this one beside another.
-        let shown = match other.field {
+        let shown = match other {
             "cephfs" => "cephFS",
             "downwardAPI" => "downwarAPI",
             "flexVolume" if holder == Holder::PersistentVolume => {
-                check_source(other, &at.get(other.field), holder, errors);
+                check_source(other, &at.get(other), holder, errors);
                 continue;
             }
             field => field,
         };
         errors.push(at.get(shown).forbidden("may not specify more than 1 volume type"));
     }
-    Some(first.field)
+    Some(first)
 }
 
-fn check_source(source: &Source, at: &At<'_>, holder: Holder, errors: &mut Errors) {
-    for field in source.required {
-        at.get(field).must(errors);
+fn check_source(field: &str, at: &At<'_>, holder: Holder, errors: &mut Errors) {
+    if field == "image" && holder == Holder::Pod {
+        at.get("reference").must(errors);
     }
-    (source.rule)(at, holder, errors);
+    let of = if holder == Holder::PersistentVolume { "PersistentVolumeSpec" } else { "Volume" };
+    rules::check_field(&format!("io.k8s.api.core.v1.{of}"), field, at, errors);
 }
 
-fn empty_dir(at: &At<'_>, _: Holder, errors: &mut Errors) {
-    if at.get("sizeLimit").quantity().is_some_and(|q| q.sign() < 0) {
-        errors.push(at.get("sizeLimit").forbidden("SizeLimit field must be a valid resource quantity"));
-    }
-}
-
-fn host_path(at: &At<'_>, _: Holder, errors: &mut Errors) {
-    const TYPES: &[&str] =
-        &["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
-    if !at.get("path").is_empty() {
-        no_backsteps(&at.get("path"), errors);
-        at.get("type").one_of(errors, TYPES);
+pub(crate) fn size_limit(at: &At<'_>, errors: &mut Errors) {
+    if at.quantity().is_some_and(|q| q.sign() < 0) {
+        errors.push(at.forbidden("SizeLimit field must be a valid resource quantity"));
     }
 }
 
-/// Validates a partition. Zero means the entire disk, which the message does not mention.
-fn partition(at: &At<'_>, _: Holder, errors: &mut Errors) {
-    let partition = at.get("partition");
-    if partition.number() != Some(0) {
-        partition.within(errors, 1, 255);
+pub(crate) fn absolute_path(at: &At<'_>, errors: &mut Errors) {
+    if !at.text().starts_with('/') {
+        errors.push(FieldError::invalid(&at.path, at.text(), "must be an absolute path"));
     }
 }
 
-fn files(at: &At<'_>, _: Holder, errors: &mut Errors) {
-    validate_file_mode(&at.get("defaultMode"), errors);
-    at.get("items").each(errors, validate_key_to_path);
+pub(crate) fn iscsi_target(at: &At<'_>, errors: &mut Errors) {
+    errors.extend(iscsi_name(at.text(), false).map(|detail| at.invalid(detail)));
 }
 
-fn downward_api(at: &At<'_>, _: Holder, errors: &mut Errors) {
-    validate_file_mode(&at.get("defaultMode"), errors);
-    validate_downward_items(at, errors);
+pub(crate) fn persistent_iscsi_target(at: &At<'_>, errors: &mut Errors) {
+    errors.extend(iscsi_name(at.text(), true).map(|detail| at.invalid(detail)));
 }
 
-fn nfs(at: &At<'_>, _: Holder, errors: &mut Errors) {
-    if !at.get("path").text().starts_with('/') {
-        errors.push(FieldError::invalid(&at.path.child("path"), at.get("path").text(), "must be an absolute path"));
-    }
-}
-
-fn iscsi(at: &At<'_>, holder: Holder, errors: &mut Errors) {
-    let persistent = holder == Holder::PersistentVolume;
-    let qualified = at.get("iqn");
-    let initiator = at.get("initiatorName");
-    if !qualified.is_empty() {
-        errors.extend(iscsi_name(qualified.text(), persistent).map(|detail| qualified.invalid(detail)));
-    }
-    at.get("lun").within(errors, 0, 255);
+/// Validates that a target with CHAP has a secret.
+pub(crate) fn chap_secret(at: &At<'_>, errors: &mut Errors) {
     let chap = at.get("chapAuthDiscovery").is_true() || at.get("chapAuthSession").is_true();
     if chap && !at.get("secretRef").is_object() {
         errors.push(at.get("secretRef").required(""));
-    }
-    if persistent {
-        at.get("secretRef").when_object(errors, |at, e| {
-            at.get("name").must(e);
-        });
-    }
-    if initiator.is_set() {
-        let shown = initiator.with(at.path.child("initiatorname"));
-        errors.extend(iscsi_name(initiator.text(), persistent).map(|detail| shown.invalid(detail)));
     }
 }
 
@@ -232,17 +175,7 @@ fn is_qualified_iscsi_name(name: &str) -> bool {
     dated && rest.split_once(':').is_some_and(|(authority, name)| domain(authority) && local(name))
 }
 
-fn glusterfs(at: &At<'_>, holder: Holder, errors: &mut Errors) {
-    let namespace = at.get("endpointsNamespace");
-    if holder == Holder::PersistentVolume && namespace.is_set() {
-        if namespace.text().is_empty() {
-            errors.push(namespace.invalid("if the endpointnamespace is set, it must be a valid namespace name"));
-        }
-        namespace.follows(errors, names::dns1123_label);
-    }
-}
-
-fn flocker(at: &At<'_>, _: Holder, errors: &mut Errors) {
+pub(crate) fn flocker(at: &At<'_>, errors: &mut Errors) {
     let name = at.get("datasetName");
     let uuid = at.get("datasetUUID");
     if name.is_empty() && uuid.is_empty() {
@@ -257,16 +190,7 @@ fn flocker(at: &At<'_>, _: Holder, errors: &mut Errors) {
     }
 }
 
-fn secret_reference(at: &At<'_>, holder: Holder, errors: &mut Errors) {
-    at.get("secretRef").when_object(errors, |at, e| {
-        at.get("name").must(e);
-        if holder == Holder::PersistentVolume {
-            at.get("namespace").must(e);
-        }
-    });
-}
-
-fn quobyte(at: &At<'_>, _: Holder, errors: &mut Errors) {
+pub(crate) fn quobyte(at: &At<'_>, errors: &mut Errors) {
     const PAIRS: &str = "must be a host:port pair or multiple pairs separated by commas";
     let registry = at.get("registry");
     if !registry.must_say(errors, PAIRS) {
@@ -290,7 +214,7 @@ fn is_host_and_port(text: &str) -> bool {
     }
 }
 
-fn fibre_channel(at: &At<'_>, _: Holder, errors: &mut Errors) {
+pub(crate) fn fibre_channel(at: &At<'_>, errors: &mut Errors) {
     let targets = at.get("targetWWNs");
     let ids = at.get("wwids");
     match (targets.is_empty(), ids.is_empty()) {
@@ -306,8 +230,8 @@ fn fibre_channel(at: &At<'_>, _: Holder, errors: &mut Errors) {
     }
 }
 
-fn flex_volume(at: &At<'_>, _: Holder, errors: &mut Errors) {
-    for (key, option) in at.get("options").entries() {
+pub(crate) fn flex_options(options: &At<'_>, errors: &mut Errors) {
+    for (key, option) in options.entries() {
         let namespace = format!(".{}", key.split('/').next().unwrap_or(key).to_lowercase());
         if namespace.ends_with(".kubernetes.io") || namespace.ends_with(".k8s.io") {
             let detail = "kubernetes.io and k8s.io namespaces are reserved";
@@ -316,18 +240,10 @@ fn flex_volume(at: &At<'_>, _: Holder, errors: &mut Errors) {
     }
 }
 
-fn azure_file(at: &At<'_>, holder: Holder, errors: &mut Errors) {
-    let namespace = at.get("secretNamespace");
-    if holder == Holder::PersistentVolume && namespace.is_set() {
-        namespace.must(errors);
-    }
-}
-
-fn azure_disk(at: &At<'_>, _: Holder, errors: &mut Errors) {
-    at.get("cachingMode").one_of(errors, &["None", "ReadOnly", "ReadWrite"]);
+/// Validates that the URI of a disk has the form of its kind.
+pub(crate) fn azure_disk(at: &At<'_>, errors: &mut Errors) {
     let kind = at.get("kind");
     let uri = at.get("diskURI");
-    kind.one_of(errors, &["Dedicated", "Managed", "Shared"]);
     let (start, form) = match kind.text() {
         "Managed" => (
             "/subscriptions/",
@@ -340,32 +256,6 @@ fn azure_disk(at: &At<'_>, _: Holder, errors: &mut Errors) {
     }
 }
 
-fn storage_os(at: &At<'_>, holder: Holder, errors: &mut Errors) {
-    at.get("volumeName").follows(errors, names::dns1123_label);
-    at.get("volumeNamespace").follows(errors, names::dns1123_label);
-    secret_reference(at, holder, errors);
-}
-
-fn csi(at: &At<'_>, holder: Holder, errors: &mut Errors) {
-    csi_driver_name(&at.get("driver"), errors);
-    if holder != Holder::PersistentVolume {
-        let name = at.get("nodePublishSecretRef").get("name");
-        if at.get("nodePublishSecretRef").is_object() && name.must(errors) {
-            name.with(at.path.child("name")).follows(errors, names::dns1123_subdomain);
-        }
-        return;
-    }
-    at.get("volumeHandle").must(errors);
-    for field in
-        ["controllerPublishSecretRef", "controllerExpandSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef"]
-    {
-        at.get(field).when_object(errors, |at, e| {
-            at.get("name").must_follow(e, names::dns1123_subdomain);
-            at.get("namespace").must_follow(e, names::dns1123_label);
-        });
-    }
-}
-
 /// Validates the name of a CSI driver: a subdomain in any case, of at most 63 characters.
 pub(crate) fn csi_driver_name(at: &At<'_>, errors: &mut Errors) {
     if at.must(errors) {
@@ -373,22 +263,6 @@ pub(crate) fn csi_driver_name(at: &At<'_>, errors: &mut Errors) {
         let messages = names::dns1123_subdomain(&at.text().to_lowercase());
         errors.extend(messages.into_iter().map(|m| at.invalid(m)));
     }
-}
-
-fn ephemeral(at: &At<'_>, _: Holder, errors: &mut Errors) {
-    let template = at.get("volumeClaimTemplate");
-    if template.is_object() {
-        super::claim_validation::validate_claim_template(&template, errors);
-    } else {
-        errors.push(template.required(""));
-    }
-}
-
-fn image(at: &At<'_>, holder: Holder, errors: &mut Errors) {
-    if holder == Holder::Pod {
-        at.get("reference").must(errors);
-    }
-    at.get("pullPolicy").must_be_one_of(errors, &["Always", "IfNotPresent", "Never"]);
 }
 
 #[cfg(test)]

@@ -1,15 +1,14 @@
 //! EndpointSlice.
 
-use std::collections::BTreeSet;
-
-use corten_meta::field::{FieldError, Path};
+use corten_meta::field::FieldError;
 use corten_meta::{Value, names};
 use jiff::Timestamp;
 
 use crate::cells::{age, first_three, list, name, or, text};
-use crate::check::{At, Errors, TextRule};
+use crate::check::{At, Errors};
 use crate::defaulting::{absent, default_at, items, put};
 use crate::kind::{Behaviour, Kind};
+use crate::rules::Site;
 use crate::validation::{endpoint_ip, legacy_ip};
 
 struct EndpointSlice;
@@ -24,6 +23,10 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for EndpointSlice {
+    fn rules(&self) -> &'static str {
+        ".discovery.v1.EndpointSlice"
+    }
+
     /// Counts changed labels as a change of the spec: they name the Service.
     fn prepare_update(&self, new: &mut Value, old: &Value) {
         let labels = |object: &Value| object.pointer("/metadata/labels").filter(|l| !l.is_null()).cloned();
@@ -39,28 +42,6 @@ impl Behaviour for EndpointSlice {
             }
             default_at(port, "/protocol", "TCP");
         }
-    }
-
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        let slice = At::object(object);
-        let kind = slice.get("addressType");
-        let mut errors = Errors::new();
-        kind.must_be_one_of(&mut errors, &["FQDN", "IPv4", "IPv6"]);
-        validate_ports(&slice.get("ports"), &mut errors);
-        let endpoints = slice.get("endpoints");
-        if endpoints.len() > 1000 {
-            endpoints.at_most(&mut errors, 1000);
-            return errors;
-        }
-        endpoints.each(&mut errors, |endpoint, e| validate_endpoint(endpoint, kind.text(), e));
-        errors
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        if new["addressType"] == old["addressType"] {
-            return Vec::new();
-        }
-        vec![FieldError::invalid(&Path::root("addressType"), new["addressType"].clone(), "field is immutable")]
     }
 
     /// Skips objects of our own controllers, which were checked before.
@@ -102,46 +83,10 @@ impl Behaviour for EndpointSlice {
     }
 }
 
-fn validate_ports(ports: &At<'_>, errors: &mut Errors) {
-    if ports.len() > 20_000 {
-        ports.at_most(errors, 20_000);
-        return;
-    }
-    let mut taken = BTreeSet::new();
-    for port in ports.items() {
-        let name = port.get("name");
-        name.follows(errors, names::dns1123_label);
-        if !taken.insert(name.text()) {
-            errors.push(FieldError::duplicate(&name.path, name.text()));
-        }
-        port.get("protocol").must_be_set_to_one_of(errors, &["SCTP", "TCP", "UDP"]);
-        port.get("appProtocol").follows_when_set(errors, names::qualified_name);
-    }
-}
-
-fn validate_endpoint(endpoint: &At<'_>, kind: &str, errors: &mut Errors) {
-    let addresses = endpoint.get("addresses");
-    addresses.must_say(errors, "must contain at least 1 address");
-    addresses.at_most(errors, 100);
-    addresses.each(errors, |address, e| validate_address(address, &addresses, kind, e));
-    endpoint.get("nodeName").follows_when_set(errors, names::dns1123_subdomain);
-    endpoint.get("hostname").follows_when_set(errors, names::dns1123_label);
-    let rules: [(&str, TextRule); 2] = [("forZones", names::label_value), ("forNodes", names::dns1123_subdomain)];
-    for (field, rule) in rules {
-        let hints = endpoint.get("hints").get(field);
-        hints.at_most(errors, 8);
-        let mut seen = BTreeSet::new();
-        for name in hints.items().map(|hint| hint.get("name")) {
-            if !seen.insert(name.text()) {
-                errors.push(name.duplicate());
-            }
-            name.follows_also_empty(errors, rule);
-        }
-    }
-}
-
 /// Validates that an address has the type of its slice, and is reachable.
-fn validate_address(address: &At<'_>, addresses: &At<'_>, kind: &str, errors: &mut Errors) {
+pub(crate) fn slice_address(site: &Site<'_, '_>, errors: &mut Errors) {
+    let address = site.at;
+    let kind = text(site.root, "/addressType");
     let before = errors.len();
     match kind {
         "IPv4" => legacy_ip(address, &[], errors),
@@ -164,7 +109,7 @@ fn validate_address(address: &At<'_>, addresses: &At<'_>, kind: &str, errors: &m
     }
     if address.text().contains(':') != (kind == "IPv6") {
         let detail = format!("must be an {kind} address");
-        errors.push(FieldError::invalid(&addresses.path, address.text(), detail));
+        errors.push(FieldError::invalid(&site.of.path.child("addresses"), address.text(), detail));
     }
     endpoint_ip(address, errors);
 }

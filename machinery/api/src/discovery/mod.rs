@@ -2,7 +2,7 @@
 
 use crate::kind::Kind;
 
-mod endpointslice;
+pub(crate) mod endpointslice;
 
 /// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {

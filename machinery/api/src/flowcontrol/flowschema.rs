@@ -1,12 +1,9 @@
 //! FlowSchema.
 
 use corten_meta::Value;
-use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
-use super::validation;
 use crate::cells::{age, list, name, number, or, text};
-use crate::check::{At, Errors};
 use crate::defaulting::default_nonzero;
 use crate::kind::{Behaviour, Kind};
 
@@ -25,18 +22,12 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for FlowSchema {
+    fn rules(&self) -> &'static str {
+        ".flowcontrol.v1.FlowSchema"
+    }
+
     fn default(&self, object: &mut Value) {
         default_nonzero(object, "/spec/matchingPrecedence", 1000);
-    }
-
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_flow_schema(object)
-    }
-
-    fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {
-        let mut errors = Errors::new();
-        validation::validate_conditions(&At::object(new).get("status"), &mut errors);
-        errors
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -4,7 +4,7 @@ use crate::kind::Kind;
 
 mod flowschema;
 mod prioritylevelconfiguration;
-mod validation;
+pub(crate) mod validation;
 
 /// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {

@@ -1,12 +1,9 @@
 //! PriorityLevelConfiguration.
 
 use corten_meta::Value;
-use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
-use super::validation;
 use crate::cells::{age, name, text};
-use crate::check::{At, Errors};
 use crate::defaulting::{default_at, default_nonzero};
 use crate::kind::{Behaviour, Kind};
 
@@ -24,6 +21,10 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for PriorityLevelConfiguration {
+    fn rules(&self) -> &'static str {
+        ".flowcontrol.v1.PriorityLevelConfiguration"
+    }
+
     fn default(&self, object: &mut Value) {
         default_at(object, "/spec/exempt/nominalConcurrencyShares", 0);
         default_at(object, "/spec/exempt/lendablePercent", 0);
@@ -32,16 +33,6 @@ impl Behaviour for PriorityLevelConfiguration {
         default_nonzero(object, "/spec/limited/limitResponse/queuing/handSize", 8);
         default_nonzero(object, "/spec/limited/limitResponse/queuing/queues", 64);
         default_nonzero(object, "/spec/limited/limitResponse/queuing/queueLengthLimit", 50);
-    }
-
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_priority_level(object)
-    }
-
-    fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {
-        let mut errors = Errors::new();
-        validation::validate_conditions(&At::object(new).get("status"), &mut errors);
-        errors
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -23,12 +23,12 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for Ingress {
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_ingress(object, None)
+    fn rules(&self) -> &'static str {
+        ".networking.v1.Ingress"
     }
 
     fn validate_present(&self, object: &Value, old: &Value) -> Vec<FieldError> {
-        validation::validate_ingress(object, Some(old))
+        crate::rules::validate(self.rules(), object, Some(old))
     }
 
     fn validate_create(&self, object: &Value) -> Vec<FieldError> {

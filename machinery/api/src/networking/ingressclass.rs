@@ -1,15 +1,11 @@
 //! IngressClass.
 
-use corten_meta::field::{FieldError, Path};
-use corten_meta::{Value, names};
+use corten_meta::Value;
 use jiff::Timestamp;
 
-use super::validation::validate_reference;
 use crate::cells::{age, text};
-use crate::check::{At, Errors};
 use crate::defaulting::default_at;
 use crate::kind::{Behaviour, Kind};
-use crate::validation::domain_prefixed_path;
 
 struct IngressClass;
 
@@ -23,39 +19,12 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for IngressClass {
+    fn rules(&self) -> &'static str {
+        ".networking.v1.IngressClass"
+    }
+
     fn default(&self, object: &mut Value) {
         default_at(object, "/spec/parameters/scope", "Cluster");
-    }
-
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        let spec = At::object(object).get("spec");
-        let mut errors = Errors::new();
-        spec.get("controller").at_most_bytes(&mut errors, 250);
-        domain_prefixed_path(&spec.get("controller"), &mut errors);
-        spec.get("parameters").when_object(&mut errors, |parameters, e| {
-            validate_reference(parameters, e);
-            let scope = parameters.get("scope");
-            let namespace = parameters.get("namespace");
-            if !scope.is_set() {
-                e.push(scope.required(""));
-            }
-            scope.one_of_texts(e, &["Cluster", "Namespace"]);
-            match (scope.text(), namespace.is_set()) {
-                ("Namespace", false) => e.push(namespace.required("`parameters.scope` is set to 'Namespace'")),
-                ("Namespace", true) => namespace.follows_also_empty(e, names::dns1123_label),
-                ("Cluster", true) => e.push(namespace.forbidden("`parameters.scope` is set to 'Cluster'")),
-                _ => {}
-            }
-        });
-        errors
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        if new["spec"]["controller"] == old["spec"]["controller"] {
-            return Vec::new();
-        }
-        let path = Path::root("spec").child("controller");
-        vec![FieldError::invalid(&path, new["spec"]["controller"].clone(), "field is immutable")]
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -1,11 +1,9 @@
 //! IPAddress: one address of a Service CIDR, named by the address itself.
 
-use corten_meta::field::{FieldError, Path};
-use corten_meta::{Value, names};
+use corten_meta::Value;
 use jiff::Timestamp;
 
 use crate::cells::{age, name, text};
-use crate::check::{At, Errors};
 use crate::kind::{Behaviour, Kind, NameRule};
 
 struct IpAddress;
@@ -21,26 +19,8 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for IpAddress {
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        let parent = At::object(object).get("spec").get("parentRef");
-        let mut errors = Errors::new();
-        if !parent.is_object() {
-            errors.push(parent.required(""));
-            return errors;
-        }
-        parent.get("group").follows(&mut errors, names::dns1123_subdomain);
-        parent.get("resource").must_follow(&mut errors, names::path_segment_name);
-        parent.get("name").must_follow(&mut errors, names::path_segment_name);
-        parent.get("namespace").follows(&mut errors, names::path_segment_name);
-        errors
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        if new["spec"]["parentRef"] == old["spec"]["parentRef"] {
-            return Vec::new();
-        }
-        let path = Path::root("spec").child("parentRef");
-        vec![FieldError::invalid(&path, new["spec"]["parentRef"].clone(), "field is immutable")]
+    fn rules(&self) -> &'static str {
+        ".networking.v1.IPAddress"
     }
 
     /// Returns the row; upstream has no column for the age either.

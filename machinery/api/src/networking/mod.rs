@@ -7,7 +7,7 @@ mod ingressclass;
 mod ipaddress;
 mod networkpolicy;
 mod servicecidr;
-mod validation;
+pub(crate) mod validation;
 
 /// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {

@@ -1,11 +1,9 @@
 //! NetworkPolicy.
 
 use corten_meta::Value;
-use corten_meta::field::FieldError;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::validation;
 use crate::address_warnings::cidr;
 use crate::cells::{age, format_selector, list, name};
 use crate::check::At;
@@ -25,6 +23,10 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for NetworkPolicy {
+    fn rules(&self) -> &'static str {
+        ".networking.v1.NetworkPolicy"
+    }
+
     fn default(&self, object: &mut Value) {
         for direction in ["/spec/ingress", "/spec/egress"] {
             for rule in items(object, direction) {
@@ -35,10 +37,6 @@ impl Behaviour for NetworkPolicy {
             let egress = !list(object, "/spec/egress").is_empty();
             put(object, "/spec/policyTypes", if egress { json!(["Ingress", "Egress"]) } else { json!(["Ingress"]) });
         }
-    }
-
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_network_policy(object)
     }
 
     fn warnings(&self, policy: &Value, _old: Option<&Value>) -> Vec<String> {

@@ -2,7 +2,7 @@
 
 use crate::kind::Kind;
 
-mod runtimeclass;
+pub(crate) mod runtimeclass;
 
 /// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {

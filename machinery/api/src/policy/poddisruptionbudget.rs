@@ -1,13 +1,9 @@
 //! PodDisruptionBudget.
 
 use corten_meta::Value;
-use corten_meta::field::{FieldError, Path};
 use jiff::Timestamp;
 
-use crate::apps::validation::at_most_all;
 use crate::cells::{age, name, number};
-use crate::check::{At, Errors};
-use crate::defaulting::absent;
 use crate::kind::{Behaviour, Kind, NameRule};
 
 struct PodDisruptionBudget;
@@ -26,32 +22,8 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for PodDisruptionBudget {
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        let spec = Path::root("spec");
-        let mut errors = Vec::new();
-        if !absent(object, "/spec/minAvailable") && !absent(object, "/spec/maxUnavailable") {
-            let detail = "minAvailable and maxUnavailable cannot be both set";
-            errors.push(FieldError::invalid(&spec, object["spec"].clone(), detail));
-        }
-        for field in ["minAvailable", "maxUnavailable"] {
-            let quantity = At::new(&object["spec"][field], &spec.child(field));
-            errors.extend(crate::validation::int_or_percent(quantity.value, &quantity.path));
-            at_most_all(&quantity, &mut errors);
-        }
-        errors.extend(crate::validation::label_selector(&object["spec"]["selector"], &spec.child("selector")));
-        let policy = At::object(object).get("spec").get("unhealthyPodEvictionPolicy");
-        policy.one_of(&mut errors, &["AlwaysAllow", "IfHealthyBudget"]);
-        errors
-    }
-
-    fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {
-        let status = At::object(new).get("status");
-        let mut errors = Errors::new();
-        crate::validation::conditions(&status.get("conditions"), &mut errors);
-        for field in ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"] {
-            status.get(field).nonnegative(&mut errors);
-        }
-        errors
+    fn rules(&self) -> &'static str {
+        ".policy.v1.PodDisruptionBudget"
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -1,10 +1,8 @@
 //! ClusterRole.
 
 use corten_meta::Value;
-use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
-use super::validation;
 use crate::kind::{Behaviour, Kind, NameRule};
 
 struct ClusterRole;
@@ -20,8 +18,8 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for ClusterRole {
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_rules(object, false)
+    fn rules(&self) -> &'static str {
+        ".rbac.v1.ClusterRole"
     }
 
     fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {

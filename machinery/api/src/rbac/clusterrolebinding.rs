@@ -1,10 +1,9 @@
 //! ClusterRoleBinding.
 
 use corten_meta::Value;
-use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
-use super::{binding_cells, default_binding, validation};
+use super::{binding_cells, default_binding};
 use crate::kind::{Behaviour, Kind, NameRule};
 
 struct ClusterRoleBinding;
@@ -20,16 +19,12 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for ClusterRoleBinding {
+    fn rules(&self) -> &'static str {
+        ".rbac.v1.ClusterRoleBinding"
+    }
+
     fn default(&self, object: &mut Value) {
         default_binding(object);
-    }
-
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_binding(object, &["ClusterRole"])
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        validation::validate_role_ref_immutable(new, old)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -11,7 +11,7 @@ mod clusterrole;
 mod clusterrolebinding;
 mod role;
 mod rolebinding;
-mod validation;
+pub(crate) mod validation;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 

@@ -1,10 +1,8 @@
 //! Role.
 
 use corten_meta::Value;
-use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
-use super::validation;
 use crate::kind::{Behaviour, Kind, NameRule};
 
 struct Role;
@@ -19,8 +17,8 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for Role {
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_rules(object, true)
+    fn rules(&self) -> &'static str {
+        ".rbac.v1.Role"
     }
 
     fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {

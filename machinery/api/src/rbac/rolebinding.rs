@@ -1,10 +1,9 @@
 //! RoleBinding.
 
 use corten_meta::Value;
-use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
-use super::{binding_cells, default_binding, validation};
+use super::{binding_cells, default_binding};
 use crate::kind::{Behaviour, Kind, NameRule};
 
 struct RoleBinding;
@@ -19,16 +18,12 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for RoleBinding {
+    fn rules(&self) -> &'static str {
+        ".rbac.v1.RoleBinding"
+    }
+
     fn default(&self, object: &mut Value) {
         default_binding(object);
-    }
-
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_binding(object, &["Role", "ClusterRole"])
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        validation::validate_role_ref_immutable(new, old)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -9,8 +9,8 @@ mod deviceclass;
 mod resourceclaim;
 mod resourceclaimtemplate;
 mod resourceslice;
-mod slice_validation;
-mod validation;
+pub(crate) mod slice_validation;
+pub(crate) mod validation;
 
 /// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {

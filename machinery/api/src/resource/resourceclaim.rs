@@ -1,12 +1,9 @@
 //! ResourceClaim.
 
 use corten_meta::Value;
-use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
-use super::validation::{validate_claim_spec, validate_claim_status};
 use crate::cells::{age, list, name};
-use crate::check::{At, Errors};
 use crate::defaulting::absent;
 use crate::kind::{Behaviour, Kind};
 
@@ -24,25 +21,12 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for ResourceClaim {
+    fn rules(&self) -> &'static str {
+        ".resource.v1.ResourceClaim"
+    }
+
     fn default(&self, object: &mut Value) {
         super::default_requests(object, "/spec/devices/requests");
-    }
-
-    fn validate_create(&self, object: &Value) -> Vec<FieldError> {
-        let mut errors = Errors::new();
-        validate_claim_spec(&At::object(object).get("spec"), &mut errors);
-        errors
-    }
-
-    /// Validates that the spec does not change; the allocation is in the status.
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = Errors::new();
-        At::object(new).get("spec").unchanged(&mut errors, &At::object(old).get("spec"));
-        errors
-    }
-
-    fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        validate_claim_status(new, old)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -5,7 +5,6 @@ use corten_meta::field::FieldError;
 use corten_meta::quote::quote;
 use jiff::Timestamp;
 
-use super::slice_validation::validate_slice;
 use crate::cells::{age, name, text};
 use crate::defaulting::{default_at, items};
 use crate::kind::{Behaviour, Kind};
@@ -25,6 +24,10 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for ResourceSlice {
+    fn rules(&self) -> &'static str {
+        ".resource.v1.ResourceSlice"
+    }
+
     /// Sets the time of new taints.
     fn default_times(&self, slice: &mut Value, now: Timestamp) {
         for device in items(slice, "/spec/devices") {
@@ -45,12 +48,8 @@ impl Behaviour for ResourceSlice {
         format!("field label not supported for resource.k8s.io/v1, Kind=ResourceSlice: {field}")
     }
 
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validate_slice(object, None)
-    }
-
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        validate_slice(new, Some(old))
+        crate::rules::validate(self.rules(), new, Some(old))
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -3,58 +3,22 @@
 use corten_meta::field::FieldError;
 use corten_meta::{Quantity, Value, names};
 
-use super::validation::{limited_set, validate_binding_conditions, validate_pool_name, validate_qualified};
+use super::validation::{limited_set, validate_binding_conditions, validate_qualified};
 use crate::check::{At, Errors};
-use crate::core::scheduling_validation::validate_node_selector;
-use crate::core::volume_source::csi_driver_name;
+use crate::rules::{self, Site};
 
-/// Validates a slice; the rules of a change are among them.
-pub(super) fn validate_slice(object: &Value, old: Option<&Value>) -> Errors {
-    let spec = At::object(object).get("spec");
-    let pool = spec.get("pool");
-    let mut errors = Errors::new();
-    csi_driver_name(&spec.get("driver"), &mut errors);
-    validate_pool_name(&pool.get("name"), &mut errors);
-    let count = pool.get("resourceSliceCount").number().unwrap_or_default();
-    if count <= 0 {
-        let path = pool.path.child("resourceSliceCount");
-        errors.push(FieldError::invalid(&path, count, "must be greater than zero"));
-    }
-    if pool.get("generation").number().is_some_and(|n| n < 0) {
-        errors.push(pool.get("generation").invalid("must be greater than or equal to zero"));
-    }
-    if let Some(old) = old {
-        validate_slice_identity(&spec, &At::object(old).get("spec"), &mut errors);
-    }
-    validate_slice_nodes(&spec, &mut errors);
-    let devices = spec.get("devices");
-    let counters = spec.get("sharedCounters");
-    if devices.is_set() && counters.is_set() {
-        errors.push(FieldError::invalid(&spec.path, "", "only one of `sharedCounters` or `devices` is allowed"));
-    }
+/// Validates the devices of a slice; fewer of them if some have taints or counters.
+pub(crate) fn slice_devices(site: &Site<'_, '_>, errors: &mut Errors) {
+    let devices = site.at;
     let advanced = devices.items().any(|d| !d.get("taints").is_empty() || !d.get("consumesCounters").is_empty());
-    let each = spec.get("perDeviceNodeSelection").is_true();
-    let before = old.map(|old| At::object(old).get("spec").get("devices"));
+    let each = site.of.get("perDeviceNodeSelection").is_true();
+    let before = site.old.map(At::object);
     let validate = |device: &At<'_>, errors: &mut Errors| {
         let is_same = |old: At<'_>| old.get("name").text() == device.get("name").text();
         let before = before.as_ref().and_then(|devices| devices.items().find(|old| is_same(old.clone())));
         validate_device(device, before.as_ref(), each, errors);
     };
-    limited_set(&devices, if advanced { 64 } else { 128 }, &validate, &|device| device.get("name"), &mut errors);
-    let validate = |set: &At<'_>, errors: &mut Errors| {
-        set.get("name").must_follow(errors, names::dns1123_label);
-        validate_counters(&set.get("counters"), errors);
-    };
-    limited_set(&counters, 8, &validate, &|set| set.get("name"), &mut errors);
-    errors
-}
-
-/// Validates that the identity of the slice does not change.
-fn validate_slice_identity(new: &At<'_>, old: &At<'_>, errors: &mut Errors) {
-    new.get("pool").get("name").unchanged(errors, &old.get("pool").get("name"));
-    for field in ["driver", "nodeName"] {
-        new.get(field).unchanged(errors, &old.get(field));
-    }
+    limited_set(devices, if advanced { 64 } else { 128 }, &validate, &|device| device.get("name"), errors);
 }
 
 /// Returns the used ways to name nodes, and validates each. A slice may choose for each of its devices, and its own
@@ -74,7 +38,7 @@ fn node_choices<'a>(at: &At<'_>, fields: &[&'a str], errors: &mut Errors) -> Vec
             }
             ("nodeSelector", _) => {
                 used.push(*field);
-                validate_node_selector(&own, true, errors);
+                rules::check(".core.v1.NodeSelector", &own, errors);
                 let terms = own.get("nodeSelectorTerms");
                 if is_slice && terms.len() != 1 {
                     errors.push(terms.invalid("must have exactly one node selector term"));
@@ -87,7 +51,7 @@ fn node_choices<'a>(at: &At<'_>, fields: &[&'a str], errors: &mut Errors) -> Vec
     used
 }
 
-fn validate_slice_nodes(spec: &At<'_>, errors: &mut Errors) {
+pub(crate) fn slice_nodes(spec: &At<'_>, errors: &mut Errors) {
     const ONE: &str = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
     let fields = ["nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection"];
     let used = node_choices(spec, &fields, errors);
@@ -132,11 +96,10 @@ fn validate_device(device: &At<'_>, before: Option<&At<'_>>, each: bool, errors:
     }
     // Unchanged taints are not validated.
     if before.is_none_or(|before| before.get("taints").value != device.get("taints").value) {
-        device.get("taints").each_of_at_most(errors, 16, validate_taint);
+        device.get("taints").each_of_at_most(errors, 16, |taint, e| rules::check(".resource.v1.DeviceTaint", taint, e));
     }
-    let validate = |consumption: &At<'_>, errors: &mut Errors| {
-        consumption.get("counterSet").must_follow(errors, names::dns1123_label);
-        validate_counters(&consumption.get("counters"), errors);
+    let validate = |consumption: &At<'_>, e: &mut Errors| {
+        rules::check(".resource.v1.DeviceCounterConsumption", consumption, e);
     };
     limited_set(&device.get("consumesCounters"), 2, &validate, &|c| c.get("counterSet"), errors);
     validate_device_nodes(device, each, errors);
@@ -292,7 +255,7 @@ fn validate_range(range: &At<'_>, default: &Quantity, most: &Quantity, errors: &
     }
 }
 
-fn validate_counters(counters: &At<'_>, errors: &mut Errors) {
+pub(crate) fn counters(counters: &At<'_>, errors: &mut Errors) {
     const MAX_COUNTERS: usize = 32;
     counters.must(errors);
     counters.at_most(errors, MAX_COUNTERS);
@@ -300,10 +263,4 @@ fn validate_counters(counters: &At<'_>, errors: &mut Errors) {
         let messages = names::dns1123_label(name).into_iter();
         errors.extend(messages.map(|m| FieldError::invalid(&counters.path, name, m)));
     }
-}
-
-fn validate_taint(taint: &At<'_>, errors: &mut Errors) {
-    taint.get("key").follows_also_empty(errors, names::qualified_name);
-    taint.get("value").follows(errors, names::label_value);
-    taint.get("effect").must_be_one_of(errors, &["NoExecute", "NoSchedule", "None"]);
 }

@@ -6,15 +6,13 @@ use corten_meta::field::FieldError;
 use corten_meta::{Value, names};
 
 use crate::check::{At, Errors};
-use crate::core::scheduling_validation::validate_node_selector;
+use crate::core::resource_validation::is_extended;
 use crate::core::volume_source::csi_driver_name;
+use crate::rules::{self, Site};
 use crate::validation::{conditions, uuid};
 
 pub(super) const MAX_REQUESTS: usize = 32;
 const MAX_CONFIGS: usize = 32;
-const MAX_SELECTORS: usize = 32;
-const MAX_EXPRESSION: usize = 10 * 1024;
-const MAX_PARAMETERS: usize = 10 * 1024;
 
 /// The requests of a claim by name, each with its alternatives.
 type Requests<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
@@ -41,106 +39,14 @@ pub(super) fn limited_set<'a>(
     }
 }
 
-/// Validates the spec of a claim, also of a template for one.
-pub(super) fn validate_claim_spec(spec: &At<'_>, errors: &mut Errors) {
-    let devices = spec.get("devices");
-    let names = request_names(&devices);
-    let requests = devices.get("requests");
-    limited_set(&requests, MAX_REQUESTS, &validate_request, &|request| request.get("name"), errors);
-    let constraints = devices.get("constraints");
-    constraints.each_of_at_most(errors, 32, |constraint, e| validate_constraint(constraint, &names, e));
-    devices.get("config").each_of_at_most(errors, MAX_CONFIGS, |config, e| {
-        validate_request_references(&config.get("requests"), &names, e);
-        validate_configuration(config, e);
-    });
-}
-
 fn request_names<'a>(devices: &At<'a>) -> Requests<'a> {
     let alternatives = |request: &At<'a>| request.get("firstAvailable").items().map(|s| s.get("name").text()).collect();
     devices.get("requests").items().map(|r| (r.get("name").text(), alternatives(&r))).collect()
 }
 
-fn validate_request(request: &At<'_>, errors: &mut Errors) {
-    request.get("name").follows_also_empty(errors, names::dns1123_label);
-    let exactly = request.get("exactly");
-    let first = request.get("firstAvailable");
-    match (exactly.is_object(), !first.is_empty()) {
-        (false, false) => errors.push(request.required("exactly one of `exactly` or `firstAvailable` is required")),
-        (true, true) => {
-            let detail = "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set";
-            errors.push(FieldError::invalid(&request.path, Value::Null, detail));
-        }
-        (true, false) => validate_device_request(&exactly, errors),
-        (false, true) => {
-            let validate = |sub: &At<'_>, errors: &mut Errors| {
-                sub.get("name").follows_also_empty(errors, names::dns1123_label);
-                validate_device_request(sub, errors);
-            };
-            limited_set(&first, 8, &validate, &|sub| sub.get("name"), errors);
-        }
-    }
-}
-
-fn validate_device_request(request: &At<'_>, errors: &mut Errors) {
-    request.get("deviceClassName").must_follow(errors, names::dns1123_subdomain);
-    validate_selectors(&request.get("selectors"), errors);
-    let mode = request.get("allocationMode");
-    let count = request.get("count");
-    match mode.text() {
-        "All" if count.number().unwrap_or_default() != 0 => {
-            errors.push(count.invalid("must not be specified when allocationMode is 'All'"));
-        }
-        "All" => {}
-        "ExactCount" => {
-            let number = count.number().unwrap_or_default();
-            if number <= 0 {
-                errors.push(FieldError::invalid(&count.path, number, "must be greater than zero"));
-            }
-        }
-        _ => errors.push(mode.not_supported(&["All", "ExactCount"])),
-    }
-    request.get("tolerations").each(errors, validate_toleration);
-}
-
-pub(super) fn validate_selectors(selectors: &At<'_>, errors: &mut Errors) {
-    selectors.each_of_at_most(errors, MAX_SELECTORS, |selector, e| {
-        let cel = selector.get("cel");
-        if cel.is_object() {
-            cel.get("expression").at_most_bytes(e, MAX_EXPRESSION);
-        } else {
-            e.push(cel.required(""));
-        }
-    });
-}
-
-fn validate_toleration(toleration: &At<'_>, errors: &mut Errors) {
-    toleration.get("key").follows(errors, names::qualified_name);
-    let operator = toleration.get("operator");
-    let value = toleration.get("value");
-    operator.must_be_one_of(errors, &["Equal", "Exists"]);
-    match operator.text() {
-        "Exists" if !value.is_empty() => errors.push(value.invalid("must be empty for operator `Exists`")),
-        "Equal" => value.follows_also_empty(errors, names::label_value),
-        _ => {}
-    }
-    if !toleration.get("effect").is_empty() {
-        toleration.get("effect").one_of(errors, &["NoExecute", "NoSchedule", "None"]);
-    }
-}
-
-fn validate_constraint(constraint: &At<'_>, names: &Requests<'_>, errors: &mut Errors) {
-    validate_request_references(&constraint.get("requests"), names, errors);
-    let same = constraint.get("matchAttribute");
-    let distinct = constraint.get("distinctAttribute");
-    if same.is_set() {
-        validate_fully_qualified(&same, errors);
-    } else if distinct.is_set() {
-        validate_fully_qualified(&distinct, errors);
-    } else {
-        let detail =
-            "exactly one of \"matchAttribute\" or \"distinctAttribute\" is required, but multiple fields are set";
-        errors.push(constraint.required(detail));
-    }
+/// Validates the requests of a claim that a constraint or configuration names.
+pub(crate) fn claim_requests(site: &Site<'_, '_>, errors: &mut Errors) {
+    validate_request_references(&site.at.get("requests"), &request_names(site.of), errors);
 }
 
 fn validate_request_references(references: &At<'_>, names: &Requests<'_>, errors: &mut Errors) {
@@ -172,14 +78,14 @@ fn validate_request_reference(reference: &At<'_>, known: &Requests<'_>, errors: 
 }
 
 /// Validates parameters for a driver, which only the driver understands.
-pub(super) fn validate_configuration(config: &At<'_>, errors: &mut Errors) {
-    let opaque = config.get("opaque");
-    if !opaque.is_object() {
-        errors.push(opaque.required(""));
-        return;
+pub(crate) fn raw_parameters(raw: &At<'_>, errors: &mut Errors) {
+    validate_raw(raw, 10 * 1024, errors);
+}
+
+pub(crate) fn extended_resource_name(at: &At<'_>, errors: &mut Errors) {
+    if !is_extended(at.text()) {
+        errors.push(at.invalid("must be a valid extended resource name"));
     }
-    csi_driver_name(&opaque.get("driver"), errors);
-    validate_raw(&opaque.get("parameters"), MAX_PARAMETERS, errors);
 }
 
 /// Validates a JSON object of any content, up to a size.
@@ -194,7 +100,7 @@ fn validate_raw(raw: &At<'_>, max: usize, errors: &mut Errors) {
 }
 
 /// Validates `domain/name`.
-fn validate_fully_qualified(at: &At<'_>, errors: &mut Errors) {
+pub(crate) fn fully_qualified(at: &At<'_>, errors: &mut Errors) {
     validate_qualified(at.text(), at, errors);
     if !at.text().contains('/') {
         errors.push(at.invalid("a fully qualified name must be a domain and a name separated by a slash").as_json());
@@ -225,7 +131,7 @@ pub(super) fn validate_qualified(name: &str, at: &At<'_>, errors: &mut Errors) {
 }
 
 /// Validates the name of a pool: subdomains separated by slashes.
-pub(super) fn validate_pool_name(at: &At<'_>, errors: &mut Errors) {
+pub(crate) fn pool_name(at: &At<'_>, errors: &mut Errors) {
     if at.must(errors) {
         at.at_most_bytes(errors, 253);
         for part in at.text().split('/') {
@@ -235,22 +141,14 @@ pub(super) fn validate_pool_name(at: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// Validates a write of a claim's status: its consumers and its allocation.
-pub(super) fn validate_claim_status(new: &Value, old: &Value) -> Errors {
-    let claim = At::object(new);
-    let before = At::object(old);
-    let status = claim.get("status");
-    let then = before.get("status");
+/// Validates a change of a claim's consumers and its allocation.
+pub(crate) fn claim_status(site: &Site<'_, '_>, errors: &mut Errors) {
+    let claim = At::object(site.root);
+    let then = At::object(site.old.unwrap_or(&Value::Null));
+    let status = site.at;
     let reserved = status.get("reservedFor");
     let allocation = status.get("allocation");
-    let mut errors = Errors::new();
-    let validate = |consumer: &At<'_>, errors: &mut Errors| {
-        for field in ["resource", "name", "uid"] {
-            consumer.get(field).must(errors);
-        }
-    };
-    limited_set(&reserved, 256, &validate, &|consumer| consumer.get("uid"), &mut errors);
-    validate_device_statuses(&status, &mut errors);
+    validate_device_statuses(status, errors);
     if !reserved.is_empty() && !allocation.is_object() {
         errors.push(reserved.forbidden("may not be specified when `allocated` is not set"));
     } else if claim.get("metadata").get("deletionTimestamp").is_set() {
@@ -262,11 +160,10 @@ pub(super) fn validate_claim_status(new: &Value, old: &Value) -> Errors {
     }
     let allocated = then.get("allocation");
     if allocated.is_object() && allocation.is_object() {
-        allocation.unchanged(&mut errors, &allocated);
+        allocation.unchanged(errors, &allocated);
     } else if allocation.is_object() {
-        validate_allocation(&allocation, &request_names(&claim.get("spec").get("devices")), &mut errors);
+        validate_allocation(&allocation, &request_names(&claim.get("spec").get("devices")), errors);
     }
-    errors
 }
 
 fn validate_allocation(allocation: &At<'_>, names: &Requests<'_>, errors: &mut Errors) {
@@ -274,7 +171,7 @@ fn validate_allocation(allocation: &At<'_>, names: &Requests<'_>, errors: &mut E
     devices.get("results").each_of_at_most(errors, 32, |result, e| {
         validate_request_reference(&result.get("request"), names, e);
         csi_driver_name(&result.get("driver"), e);
-        validate_pool_name(&result.get("pool"), e);
+        pool_name(&result.get("pool"), e);
         result.get("device").follows_also_empty(e, names::dns1123_label);
         validate_binding_conditions(result, e);
         validate_share(result, e);
@@ -282,9 +179,11 @@ fn validate_allocation(allocation: &At<'_>, names: &Requests<'_>, errors: &mut E
     devices.get("config").each_of_at_most(errors, 2 * MAX_CONFIGS, |config, e| {
         config.get("source").must_be_one_of(e, &["FromClaim", "FromClass"]);
         validate_request_references(&config.get("requests"), names, e);
-        validate_configuration(config, e);
+        rules::check(".resource.v1.DeviceAllocationConfiguration", config, e);
     });
-    allocation.get("nodeSelector").when_object(errors, |selector, e| validate_node_selector(selector, true, e));
+    allocation
+        .get("nodeSelector")
+        .when_object(errors, |selector, e| rules::check(".core.v1.NodeSelector", selector, e));
 }
 
 /// Validates the conditions that a device must have before a pod is bound, and those of its failure.
@@ -331,23 +230,20 @@ fn validate_interface_address(at: &At<'_>, errors: &mut Errors) {
 }
 
 fn validate_device_statuses(status: &At<'_>, errors: &mut Errors) {
-    let id = |at: &At<'_>| ["driver", "pool", "device", "shareID"].map(|field| at.get(field).text().to_string());
+    const FIELDS: [&str; 4] = ["driver", "pool", "device", "shareID"];
+    let id = |at: &At<'_>| FIELDS.map(|field| at.get(field).text().to_string());
     let results = status.get("allocation").get("devices").get("results");
     let allocated: BTreeSet<[String; 4]> = results.items().map(|result| id(&result)).collect();
     let mut seen = BTreeSet::new();
     for device in status.get("devices").items() {
         csi_driver_name(&device.get("driver"), errors);
-        validate_pool_name(&device.get("pool"), errors);
+        pool_name(&device.get("pool"), errors);
         device.get("device").follows_also_empty(errors, names::dns1123_label);
         validate_share(&device, errors);
-        let shown = |error: FieldError| {
-            let [driver, pool, name, share] = id(&device).map(|part| Value::from(part).to_string());
-            let shown = format!("{{\"Driver\":{driver},\"Pool\":{pool},\"Device\":{name},\"ShareID\":{share}}}");
-            FieldError { printed: Some(shown), ..error }
-        };
+        let shown = || Value::from_iter(FIELDS.into_iter().zip(id(&device)));
         if !allocated.contains(&id(&device)) {
             let detail = "must be an allocated device in the claim";
-            errors.push(shown(FieldError::invalid(&device.path, Value::Null, detail)));
+            errors.push(FieldError::invalid(&device.path, shown(), detail));
         }
         device.get("conditions").at_most(errors, 8);
         conditions(&device.get("conditions"), errors);
@@ -359,7 +255,7 @@ fn validate_device_statuses(status: &At<'_>, errors: &mut Errors) {
         network.get("hardwareAddress").at_most_bytes(errors, 128);
         limited_set(&network.get("ips"), 16, &validate_interface_address, &Clone::clone, errors);
         if !seen.insert(id(&device)) {
-            errors.push(shown(device.duplicate()));
+            errors.push(FieldError::duplicate(&device.path, shown()));
         }
     }
 }

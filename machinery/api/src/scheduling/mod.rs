@@ -2,7 +2,7 @@
 
 use crate::kind::Kind;
 
-mod priorityclass;
+pub(crate) mod priorityclass;
 
 /// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {

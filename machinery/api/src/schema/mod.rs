@@ -25,8 +25,8 @@ pub use defaults::{empty, fill_defaults, fill_zeros, settle};
 pub(crate) use equality::equal;
 pub use error_order::{insert_errors, is_within_raw};
 pub use gated::drop_gated;
-pub(crate) use printed::difference;
-pub use printed::{print_value, print_values};
+pub(crate) use printed::changed_fields;
+pub use printed::print_values;
 pub use quantities::write_quantities;
 pub use recall::{Recall, recall};
 pub use restore::restore;
@@ -95,8 +95,6 @@ pub struct Field {
     pub type_name: Option<String>,
     /// The struct that the field is inlined from, which decoding errors name in the path.
     pub inlined_from: Option<String>,
-    /// The field's name in the struct, if it is not its own with a capital.
-    go_name: Option<String>,
     /// The values of an enum; empty for any other type.
     pub values: Vec<String>,
 }

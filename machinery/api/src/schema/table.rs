@@ -139,7 +139,6 @@ fn parse_field(line: &str, names: &BTreeMap<String, TypeId>) -> Field {
         presence: Presence::default(),
         type_name: None,
         inlined_from: None,
-        go_name: None,
         values: Vec::new(),
     };
     for mark in words {
@@ -160,7 +159,6 @@ fn parse_field(line: &str, names: &BTreeMap<String, TypeId>) -> Field {
             }
             Some(("strategy", all)) => field.patch_strategy = all.split(',').map(str::to_string).collect(),
             Some(("enum", all)) => field.values = all.split(',').map(|value| value.replace('_', " ")).collect(),
-            Some(("go", name)) => field.go_name = Some(name.to_string()),
             Some(("merge", key)) => field.patch_merge_key = Some(key.to_string()),
             Some(("map", kind)) => {
                 field.atomic = kind == "atomic";

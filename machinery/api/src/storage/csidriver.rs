@@ -1,13 +1,10 @@
 //! CSIDriver.
 
 use corten_meta::Value;
-use corten_meta::field::FieldError;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::validation;
 use crate::cells::{age, boolean, join, list, name, number, or, text};
-use crate::check::{At, Errors};
 use crate::defaulting::{default_at, put};
 use crate::kind::{Behaviour, Kind};
 
@@ -24,6 +21,10 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for CsiDriver {
+    fn rules(&self) -> &'static str {
+        ".storage.v1.CSIDriver"
+    }
+
     fn default(&self, object: &mut Value) {
         default_at(object, "/spec/attachRequired", true);
         default_at(object, "/spec/podInfoOnMount", false);
@@ -34,20 +35,6 @@ impl Behaviour for CsiDriver {
         }
         default_at(object, "/spec/requiresRepublish", false);
         default_at(object, "/spec/seLinuxMount", false);
-    }
-
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_csi_driver(object)
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        let new = At::object(new).get("spec");
-        let old = At::object(old).get("spec");
-        let mut errors = Errors::new();
-        let attach = new.get("attachRequired").with(new.path.child("attachedRequired"));
-        attach.unchanged(&mut errors, &old.get("attachRequired"));
-        new.get("volumeLifecycleModes").unchanged(&mut errors, &old.get("volumeLifecycleModes"));
-        errors
     }
 
     /// Counts changes in the generation, though not from one.

@@ -21,8 +21,8 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for CsiNode {
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_csi_node(object)
+    fn rules(&self) -> &'static str {
+        ".storage.v1.CSINode"
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {

@@ -1,10 +1,8 @@
 //! CSIStorageCapacity.
 
 use corten_meta::Value;
-use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
-use super::validation;
 use crate::check::At;
 use crate::kind::{Behaviour, Kind};
 
@@ -19,6 +17,10 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for CsiStorageCapacity {
+    fn rules(&self) -> &'static str {
+        ".storage.v1.CSIStorageCapacity"
+    }
+
     fn warnings(&self, capacity: &Value, _old: Option<&Value>) -> Vec<String> {
         let topology = At::object(capacity).get("nodeTopology");
         let mut out = Vec::new();
@@ -28,21 +30,6 @@ impl Behaviour for CsiStorageCapacity {
             out.extend(why.map(|why| format!("nodeTopology.matchLabels.{label}: {why}")));
         }
         out
-    }
-
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_capacity(object)
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        let topology = |object: &Value| object.get("nodeTopology").is_some_and(|topology| !topology.is_null());
-        let mut errors = validation::validate_fixed(new, old, &["nodeTopology"]);
-        // An absent topology selects nothing, an empty one everything.
-        if topology(new) != topology(old) && errors.is_empty() {
-            errors.push(At::object(new).get("nodeTopology").invalid("field is immutable"));
-        }
-        errors.extend(validation::validate_fixed(new, old, &["storageClassName"]));
-        errors
     }
 
     fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {

@@ -6,7 +6,7 @@ mod csidriver;
 mod csinode;
 mod csistoragecapacity;
 mod storageclass;
-mod validation;
+pub(crate) mod validation;
 mod volumeattachment;
 mod volumeattributesclass;
 

@@ -1,10 +1,8 @@
 //! StorageClass.
 
 use corten_meta::Value;
-use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
-use super::validation;
 use crate::cells::{age, boolean, or, text};
 use crate::defaulting::default_at;
 use crate::kind::{Behaviour, Kind};
@@ -22,6 +20,10 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for StorageClass {
+    fn rules(&self) -> &'static str {
+        ".storage.v1.StorageClass"
+    }
+
     fn default(&self, object: &mut Value) {
         default_at(object, "/reclaimPolicy", "Delete");
         default_at(object, "/volumeBindingMode", "Immediate");
@@ -32,14 +34,6 @@ impl Behaviour for StorageClass {
         let keys = terms.items().flat_map(|term| term.get("matchLabelExpressions").items()).map(|one| one.get("key"));
         keys.filter_map(|key| Some(format!("{}: {}", key.path, crate::core::pod_warnings::old_label(key.text())?)))
             .collect()
-    }
-
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_storage_class(object)
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        validation::validate_fixed(new, old, &["parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"])
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -1,10 +1,8 @@
 //! VolumeAttachment.
 
 use corten_meta::Value;
-use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
-use super::validation;
 use crate::cells::{age, boolean, name, text};
 use crate::kind::{Behaviour, Kind};
 
@@ -23,20 +21,12 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for VolumeAttachment {
+    fn rules(&self) -> &'static str {
+        ".storage.v1.VolumeAttachment"
+    }
+
     fn default(&self, object: &mut Value) {
         crate::defaulting::default_at(object, "/spec/source/inlineVolumeSpec/hostPath/type", "");
-    }
-
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_attachment(object)
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        validation::validate_fixed(new, old, &["spec"])
-    }
-
-    fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {
-        validation::validate_attachment(new)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

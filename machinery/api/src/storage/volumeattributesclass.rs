@@ -1,10 +1,8 @@
 //! VolumeAttributesClass.
 
 use corten_meta::Value;
-use corten_meta::field::{FieldError, Path};
 use jiff::Timestamp;
 
-use super::validation;
 use crate::cells::{age, name, text};
 use crate::kind::{Behaviour, Kind};
 
@@ -21,15 +19,8 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for VolumeAttributesClass {
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_attributes_class(object)
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        let fields = ["driverName", "parameters"].iter().filter(|field| new.get(**field) != old.get(**field));
-        fields
-            .map(|field| FieldError::forbidden(&Path::root(field), format!("updates to {field} are forbidden.")))
-            .collect()
+    fn rules(&self) -> &'static str {
+        ".storage.v1.VolumeAttributesClass"
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

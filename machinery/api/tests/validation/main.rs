@@ -52,7 +52,7 @@ impl Subject {
 fn texts(errors: &[FieldError]) -> Vec<String> {
     let mut texts: Vec<String> = Vec::new();
     for error in errors {
-        let text = error.to_string().split("@@").next().unwrap_or_default().to_string();
+        let text = error.to_string().split("changed: ").next().unwrap_or_default().to_string();
         if !texts.contains(&text) {
             texts.push(text);
         }

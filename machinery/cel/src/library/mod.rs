@@ -11,7 +11,6 @@ mod lists;
 mod optional;
 mod quantity;
 pub mod regex;
-mod regex_error;
 mod semver;
 mod sets;
 mod standard;

@@ -5,7 +5,6 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use regex::{Regex, RegexBuilder};
 
-use super::regex_error::explain;
 use super::{int, text};
 use crate::declare::Line;
 use crate::error::Error;
@@ -47,13 +46,19 @@ pub fn compile(pattern: &str) -> Result<Regex, String> {
         return Ok(found.clone());
     }
     let made = RegexBuilder::new(&translate(pattern)).size_limit(MAX_BYTES).dfa_size_limit(MAX_BYTES).build();
-    let made = made.map_err(|error| explain(pattern).unwrap_or_else(|| error.to_string()))?;
+    let made = made.map_err(|error| explain(&error.to_string(), pattern))?;
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     if kept.len() >= MAX_KEPT {
         kept.clear();
     }
     kept.insert(pattern.to_owned(), made.clone());
     Ok(made)
+}
+
+/// Returns the error of a pattern: the last line of the crate's error, which shows the translated pattern before it.
+fn explain(error: &str, pattern: &str) -> String {
+    let line = error.lines().last().unwrap_or_default();
+    format!("error parsing regexp: {}: `{pattern}`", line.trim_start_matches("error: "))
 }
 
 /// Translates a pattern from Go's dialect to that of the `regex` crate.
