@@ -26,9 +26,14 @@ impl Cluster {
     pub fn up(corten: &str, flags: &[&str]) -> Cluster {
         let cluster = Cluster::machine(corten);
         cluster.start(flags);
-        let archive = image::busybox_archive(cluster.dir.path(), IMAGE);
-        cluster.corten(&["image", "import", &archive.to_string_lossy()]);
+        cluster.import_image();
         cluster
+    }
+
+    /// Imports the test image.
+    pub fn import_image(&self) {
+        let archive = image::busybox_archive(self.dir.path(), IMAGE);
+        self.corten(&["image", "import", &archive.to_string_lossy()]);
     }
 
     /// Runs `corten up`.
@@ -152,7 +157,8 @@ impl Cluster {
         wait::until("the server's end", wait::BOUND, || if kill("-0") { Err("alive".into()) } else { Ok(()) });
     }
 
-    fn print_log(&self) {
+    /// Prints the last lines of the server's log.
+    pub fn print_log(&self) {
         let log = std::fs::read_to_string(self.data_dir().join("corten.log")).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         eprintln!("--- the last lines of corten.log ---");

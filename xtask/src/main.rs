@@ -1,5 +1,5 @@
 //! The project's own commands: `cargo xtask check | test | conformance | compare | images | fuzz | bench | dist |
-//! reference | sbom | tidy | schema`.
+//! reference | sbom | tidy | schema | vm`.
 //!
 //! Every command that the README asks a contributor to run is here, so that a fresh machine needs only Rust, gcc and
 //! root.
@@ -23,6 +23,7 @@ mod testing;
 mod tidy;
 mod toml;
 mod tools;
+mod vm;
 mod words;
 
 use std::path::{Path, PathBuf};
@@ -46,6 +47,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   dependencies          sources, licences and duplicate versions of what we build on
   reference             writes the manual's reference pages, docs/reference, from the code
   tools                 fetches what the tests need into target/tools
+  vm [FILTER]           tests of modes that the host's kernel may lack, in a virtual machine with Debian's kernel
   tidy                  the rules of the house that no linter knows
   schema --from DIR --types DIR   writes machinery/api/schema/v1.36.tbl from a directory of OpenAPI v3 documents
                         and upstream's `staging/src/k8s.io`";
@@ -76,6 +78,7 @@ fn run(arguments: Vec<String>) -> Result<()> {
         ["dependencies"] => dependencies::run(&root()),
         ["tools"] => tools::ensure_all(&root()),
         ["reference"] => reference(),
+        ["vm", filter @ ..] => vm::run(&root(), filter),
         ["tidy"] => tidy::run(&root()),
         ["schema", "--from", dir, "--types", types] => {
             schema::generate(Path::new(dir), Path::new(types), &root().join("machinery/api/schema/v1.36.tbl"))

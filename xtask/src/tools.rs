@@ -205,7 +205,8 @@ fn kubectl(dir: &Path) -> Result<()> {
     }
 }
 
-fn on_path(name: &str) -> Option<PathBuf> {
+/// Returns the path of a program of the host.
+pub fn on_path(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join(name)).find(|path| path.is_file())
 }
 

@@ -5,7 +5,7 @@
 pub mod layer;
 mod registry;
 mod table;
-mod userland;
+pub mod userland;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -47,7 +47,7 @@ fn wanted(archive: &Archive, packages: &[String], below: &[String]) -> Result<Ve
 }
 
 /// Unpacks a package through links of directories, which `dpkg-deb --extract` would replace.
-fn unpack(package: &Path, tree: &Path) -> Result<()> {
+pub fn unpack(package: &Path, tree: &Path) -> Result<()> {
     let mut content = Command::new("dpkg-deb")
         .arg("--fsys-tarfile")
         .arg(package)
