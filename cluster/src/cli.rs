@@ -319,7 +319,7 @@ pub enum ProxyMode {
     Nftables,
     /// iptables rules, by the host's iptables-restore.
     Iptables,
-    /// nftables rules, and IPVS for ClusterIPs. Not yet tested on a kernel that has IPVS.
+    /// nftables rules, and IPVS for ClusterIPs.
     Ipvs,
     /// nftables rules, and eBPF programs at the sockets of pods, for TCP and unconnected UDP to ClusterIPs without
     /// session affinity.
@@ -346,7 +346,7 @@ pub enum NetworkBackend {
     Vxlan,
     /// Routes to the pod CIDRs of the other nodes, which must be on the same link.
     HostGw,
-    /// WireGuard: encrypted, on UDP port 51820. Not yet tested on a kernel that has WireGuard.
+    /// WireGuard: encrypted, on UDP port 51820.
     Wireguard,
     /// The CNI plugins of /etc/cni/net.d make the pod network and enforce NetworkPolicies. Cluster DNS answers pods
     /// with IPs of --cluster-cidr.

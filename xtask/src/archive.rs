@@ -35,7 +35,24 @@ const KNOWN: &[(&str, &str)] = &[
     ("libnftnl11_1.2.4-2_amd64.deb", "9e619e1470a1915264e906020f3bfc046fd8458043b1342686d997b5078213af"),
     ("libxtables12_1.8.9-2_amd64.deb", "cb841d66950a43af4a398625313d2f3da9065299c9738538de6c2c3495857040"),
     ("libyajl2_2.1.0-3+deb12u2_amd64.deb", "b512a6efbe735e7c731185a1b3ea477ff306f0c3f6aa2970e85b12f01fe8063b"),
+    (
+        "linux-image-6.1.0-55-cloud-amd64_6.1.192-1_amd64.deb",
+        "ad3018bdd76199acbdb89bdbd37e849be0614f3829aa85d0eb6154fee951cd0b",
+    ),
+    (
+        "qemu-system-common_1%3a7.2+dfsg-7+deb12u18+b3_amd64.deb",
+        "cc6bbe2d5e0b9ed6306f054008967b0564dc06b2558ea5142590f522ccca9b2b",
+    ),
+    (
+        "qemu-system-data_1%3a7.2+dfsg-7+deb12u18_all.deb",
+        "8d7647370573fe9871949acf60d0c000546c2c089008a70accb3d015781e6bf1",
+    ),
+    (
+        "qemu-system-x86_1%3a7.2+dfsg-7+deb12u18+b3_amd64.deb",
+        "faf17e2cc7323acbb36bbd6329b61080e7ead0ebb92d33155f41b17d8db6fe15",
+    ),
     ("runc_1.1.5+ds1-1+deb12u1_amd64.deb", "a00351f8c0318de0b424ecf5cd0fdb69880a89f3511cae4f6fff7de3e57881c5"),
+    ("seabios_1.16.2-1_all.deb", "08e5b3f761379f17a6051731cafa03e97686049e2cc1b8bdccc5a910646e2d8e"),
 ];
 
 /// The options that make apt refuse unsigned sources, whatever the host's configuration says.

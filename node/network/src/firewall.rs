@@ -1,8 +1,8 @@
 //! The nf_tables table of the pod network: outgoing traffic, and host ports.
 //!
 //! ```text
-//! chain guard        filter, prerouting: no packet of a pod is for 127.0.0.0/8, and packets with the address of a pod
-//!                    of this node come from the pods' bridge alone
+//! chain guard        filter, prerouting: no packet of a pod or of another node is for 127.0.0.0/8, and packets with the
+//!                    address of a pod of this node come from the pods' bridge alone
 //! chain prerouting   nat: to an address of this node → host-ports
 //! chain output       nat: the same for processes of the node
 //! chain host-ports   dnat to pod:port by @host-ports, first by address, then for any address
@@ -21,6 +21,7 @@ use tracing::warn;
 use crate::allocation::{Lease, PortMapping, Protocol};
 use crate::cidr::Cidr;
 use crate::error::Error;
+use crate::routes::{VXLAN_LINK, WIREGUARD_LINK};
 
 const HOST_PORTS: &str = "host-ports";
 const HAIRPIN: &str = "hairpin";
@@ -96,9 +97,14 @@ impl Firewall {
         let loopback_link = InterfaceName("lo".to_owned());
         let from_elsewhere = Rule::new().ne(Field::Iifname, bridge.clone()).ne(Field::Iifname, loopback_link);
         let to_bridge = Rule::new().eq(Field::Oifname, bridge);
+        let from_overlay = |link: &str| Rule::new().eq(Field::Iifname, InterfaceName(link.to_owned()));
+        let for_localhost = |rule: Rule| rule.in_prefix(destination.clone(), loopback, loopback_bits).drop();
         vec![
-            // The bridge routes 127.0.0.0/8 so that host ports work on localhost; pods must not.
-            ("guard", from_bridge.in_prefix(destination.clone(), loopback, loopback_bits).drop()),
+            // The bridge and the overlays route 127.0.0.0/8 so that host ports and node ports work on localhost; pods and
+            // other nodes must not.
+            ("guard", for_localhost(from_bridge)),
+            ("guard", for_localhost(from_overlay(VXLAN_LINK))),
+            ("guard", for_localhost(from_overlay(WIREGUARD_LINK))),
             // Services and policies would take an outside host that uses a pod's address for that pod.
             ("guard", from_elsewhere.in_prefix(source.clone(), self.pod_cidr.address(), self.pod_cidr.length()).drop()),
             ("prerouting", local()),

@@ -45,7 +45,8 @@ impl Links {
         let TunnelEnd { vni, port, mac, node, mtu } = *end;
         if !self.is_vxlan(name, end).await? {
             self.delete(name).await?;
-            let link = LinkVxlan::new(name, vni).port(port).learning(false).address(mac.to_vec());
+            // Up from the first moment: a link that is made and then set up looks lost in between.
+            let link = LinkVxlan::new(name, vni).port(port).learning(false).address(mac.to_vec()).up();
             // A link carries packets over one IP family, which follows from its own address.
             let link = match node {
                 IpAddr::V4(_) => link,
@@ -64,7 +65,7 @@ impl Links {
     /// Makes a link of WireGuard that is up.
     pub async fn ensure_wireguard(&self, name: &str, mtu: u32) -> Result<Link, Error> {
         if self.find(name).await?.is_none() {
-            let added = self.handle.link().add(LinkWireguard::new(name).build()).execute().await;
+            let added = self.handle.link().add(LinkWireguard::new(name).up().build()).execute().await;
             added.map_err(Error::link(format!("add the WireGuard link {name}")))?;
         }
         let link = self.get(name).await?;

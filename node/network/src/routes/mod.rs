@@ -31,6 +31,7 @@ use tracing::{info, warn};
 use crate::cidr::Cidr;
 use crate::error::Error;
 use crate::links::{Event, Events, Link, Links, TunnelEnd};
+use crate::sysctl;
 use crate::wireguard::{self, ANNOTATION, Key, Tunnel, Wireguard};
 use claims::{Ground, Owners, Refused};
 use plan::{Entry, Overlay, Peer};
@@ -43,8 +44,9 @@ const RETRY: Duration = Duration::from_secs(10);
 const CHECK: Duration = Duration::from_secs(60);
 /// The bytes that VXLAN adds to a packet: outer Ethernet, IPv6, UDP and VXLAN headers at most.
 const VXLAN_OVERHEAD: u32 = 70;
-const VXLAN_LINK: &str = "corten.vxlan";
-const WIREGUARD_LINK: &str = "corten.wg";
+/// The links of the overlays.
+pub(crate) const VXLAN_LINK: &str = "corten.vxlan";
+pub(crate) const WIREGUARD_LINK: &str = "corten.wg";
 const VXLAN_NETWORK: u32 = 67;
 /// The port of VXLAN in the Linux kernel.
 pub const VXLAN_PORT: u16 = 8472;
@@ -163,7 +165,21 @@ impl Router {
             Backend::Wireguard => Some(wireguard_link(&self.links, &self.config).await?),
             Backend::HostGateway => None,
         };
+        if self.config.pod_cidrs.iter().any(|cidr| cidr.address().is_ipv4()) {
+            self.route_localhost()?;
+        }
         Ok(())
+    }
+
+    /// Has the overlay carry node ports of localhost whose endpoint is on another node. The guard of the pod network
+    /// drops packets of other nodes to 127.0.0.0/8.
+    fn route_localhost(&self) -> Result<(), Error> {
+        let link = match self.config.backend {
+            Backend::Vxlan => VXLAN_LINK,
+            Backend::Wireguard => WIREGUARD_LINK,
+            Backend::HostGateway => return Ok(()),
+        };
+        sysctl::set(&format!("net/ipv4/conf/{link}/route_localnet"), "1")
     }
 
     /// Handles events of the kernel; returns whether the entries must be applied again.
@@ -364,7 +380,8 @@ pub async fn run(config: Config, client: Client, own: Client, shutdown: Cancella
     let events = Events::open()?;
     let mut router = Router::open(config).await?;
     router.events = Some(EventRecorder::new(own.clone(), "corten-network", &*node_name));
-    let mut unpublished = router.public_key()?;
+    let mut key = router.public_key()?;
+    let mut published = None;
     let mut outcome = Outcome::Partial;
     let mut dirty = true;
     let mut checks = tokio::time::interval_at(Instant::now() + CHECK, CHECK);
@@ -377,15 +394,23 @@ pub async fn run(config: Config, client: Client, own: Client, shutdown: Cancella
             return Ok(());
         }
         if dirty {
-            outcome = router.apply().await.unwrap_or_else(|error| {
+            // A link that was made anew has no key.
+            let applied = match router.public_key() {
+                Ok(current) => {
+                    key = current;
+                    router.apply().await
+                }
+                Err(error) => Err(error),
+            };
+            outcome = applied.unwrap_or_else(|error| {
                 warn!("cannot keep the routes to the other nodes' pods: {error}");
                 Outcome::Partial
             });
             dirty = false;
         }
-        if let Some(key) = unpublished {
+        if let Some(key) = key.filter(|_| key != published) {
             match publish(&own, &node_name, key).await {
-                Ok(()) => unpublished = None,
+                Ok(()) => published = Some(key),
                 Err(error) => {
                     warn!("{error}");
                     outcome = Outcome::Partial;
