@@ -47,7 +47,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   dependencies          sources, licences and duplicate versions of what we build on
   reference             writes the manual's reference pages, docs/reference, from the code
   tools                 fetches what the tests need into target/tools
-  vm [FILTER]           tests of modes that the host's kernel may lack, in a virtual machine with Debian's kernel
+  vm [--minutes N] [NAME…]    tests of modes that the host's kernel may lack, in a virtual machine with Debian's kernel
   tidy                  the rules of the house that no linter knows
   schema --from DIR --types DIR   writes machinery/api/schema/v1.36.tbl from a directory of OpenAPI v3 documents
                         and upstream's `staging/src/k8s.io`";
@@ -129,11 +129,21 @@ pub fn cargo_command(arguments: &[&str]) -> Result<Command> {
     if let Some(folder) = facts()? {
         command.env("KUBERNETES_FACTS", folder);
     }
+    // Build scripts see these variables of xtask's own package, and would run again after a build without xtask.
+    let own = std::env::vars_os().map(|(name, _)| name);
+    for name in own.filter(|name| is_own_variable(&name.to_string_lossy())) {
+        command.env_remove(name);
+    }
     // A build for a single use needs no incremental data, which is a third of it.
     if std::env::var_os("CI").is_some() {
         command.env("CARGO_INCREMENTAL", "0");
     }
     Ok(command)
+}
+
+/// Reports whether cargo set a variable because it runs xtask.
+fn is_own_variable(name: &str) -> bool {
+    name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") || name == "CARGO_CRATE_NAME"
 }
 
 /// Data of upstream to compare with: the folder that `KUBERNETES_FACTS` names, else the one beside the checkout. Tests look at the

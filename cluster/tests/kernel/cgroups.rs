@@ -5,7 +5,7 @@ use serde_json::Value;
 use testkit::cluster::{Cluster, IMAGE};
 use testkit::wait;
 
-use crate::clusters::{Clusters, FIRST, POD_PIDS_LIMIT, read};
+use crate::clusters::{Clusters, FIRST, POD_PIDS_LIMIT, create, read};
 
 const ROOT: &str = "/sys/fs/cgroup";
 
@@ -49,7 +49,7 @@ pub fn missing() -> Option<String> {
 
 pub fn limits_are_in_force(clusters: &Clusters) {
     let cluster = clusters.one_node();
-    cluster.apply(&pods());
+    create(cluster, &pods());
     cluster.kubectl_wait(&["wait", "--for=condition=Ready", "pod/guaranteed", "pod/busy"]);
     containers_have_their_limits(cluster);
     more_memory_is_refused(cluster);

@@ -37,7 +37,7 @@ impl Clusters {
                 flags.extend(["--proxy-mode", "ipvs"]);
             }
             let cluster = Cluster::up(CORTEN, &flags);
-            cluster.apply(&[web("one", FIRST), web("two", SECOND)].concat());
+            create(&cluster, &[web("one", FIRST), web("two", SECOND)].concat());
             cluster.kubectl_wait(&["wait", "--for=condition=Ready", "pod/one", "pod/two"]);
             cluster
         })
@@ -64,6 +64,14 @@ impl Clusters {
             cluster.print_log();
         }
     }
+}
+
+/// Creates the objects of a manifest. They are valid, and the schemas that kubectl would check them by take long to make on
+/// a slow machine.
+pub fn create(cluster: &Cluster, manifest: &str) {
+    let path = cluster.scratch().join("manifest.yaml");
+    std::fs::write(&path, manifest).expect("the test's directory is writable");
+    cluster.kubectl(&["create", "--validate=false", "-f", &path.to_string_lossy()]);
 }
 
 /// Returns the manifest of a web server that answers with its pod's name, and of SCTP on ports 5000 and 5001.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use testkit::cluster::Cluster;
 use testkit::wait;
 
-use crate::clusters::{Clusters, SECOND, answers, program, read, run_in, until_printed};
+use crate::clusters::{Clusters, SECOND, answers, create, program, read, run_in, until_printed};
 use crate::sctp;
 
 const SERVICES: &str = r#"
@@ -56,7 +56,7 @@ pub fn missing() -> Option<String> {
 
 pub fn services_are_served(clusters: &Clusters) {
     let cluster = clusters.two_nodes();
-    cluster.apply(SERVICES);
+    create(cluster, SERVICES);
     cluster_ips_are_shared_out(cluster);
     node_ports_lead_to_pods(cluster);
     if sctp::missing().is_none() {
@@ -122,7 +122,7 @@ fn sctp_is_served(cluster: &Cluster) {
 }
 
 fn policies_decide(cluster: &Cluster) {
-    cluster.apply(POLICY);
+    create(cluster, POLICY);
     until_printed(cluster, "one", "f 10.96.0.52 80; f 10.96.0.52 80; echo end", "end");
     cluster.kubectl(&["label", "pod", "one", "role=client"]);
     until_printed(cluster, "one", "f 10.96.0.52 80; f 10.96.0.52 80; echo end", "two two end");

@@ -81,6 +81,7 @@ fn run_test(test: &Test, clusters: &Clusters, counts: &mut Counts) {
         *(if must_run { &mut counts.failed } else { &mut counts.skipped }) += 1;
         return;
     }
+    println!("test {} ... runs", test.name);
     let start = Instant::now();
     let ended = catch_unwind(AssertUnwindSafe(|| (test.run)(clusters)));
     let verdict = if ended.is_ok() { "ok" } else { "FAILED" };

@@ -3,7 +3,7 @@
 use testkit::cluster::Cluster;
 use testkit::wait;
 
-use crate::clusters::{Clusters, FIRST, program, until_printed, web};
+use crate::clusters::{Clusters, FIRST, create, program, until_printed, web};
 use crate::sctp;
 
 const SERVICE: &str = r#"
@@ -31,7 +31,7 @@ spec:
 
 pub fn services_and_policies(clusters: &Clusters) {
     let cluster = clusters.one_node();
-    cluster.apply(&[&web("server", FIRST), &web("client", FIRST), SERVICE].concat());
+    create(cluster, &[&web("server", FIRST), &web("client", FIRST), SERVICE].concat());
     cluster.kubectl_wait(&["wait", "--for=condition=Ready", "pod/server", "pod/client"]);
     let ips = ["get", "pods", "server", "client", "-o", "jsonpath={.items[*].status.podIP}"];
     let ips = cluster.kubectl(&ips);
@@ -61,7 +61,7 @@ fn policies_know_the_protocol(cluster: &Cluster, server: &str, client: &str) {
     let program = program();
     let ask = |port: u16| format!("{} sctp-ask {server} {port} || true", program.display());
     until_printed(cluster, "client", &format!("{}; f {server} 80", ask(5001)), &format!("server {client} server"));
-    cluster.apply(POLICY);
+    create(cluster, POLICY);
     // Another port, and another protocol, are refused.
     cluster.kubectl_until(&crate::clusters::exec("client", &ask(5001)), |text| text.starts_with("none: "));
     until_printed(cluster, "client", &format!("{}; f {server} 80", ask(5000)), &format!("server {client}"));

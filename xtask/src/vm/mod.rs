@@ -15,6 +15,7 @@ mod tree;
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -24,6 +25,8 @@ use crate::{cargo_command, tools};
 use initramfs::Initramfs;
 use machine::Ending;
 
+/// The longest run, unless the command says otherwise.
+const DEADLINE: Duration = Duration::from_secs(25 * 60);
 /// The program that the machine runs.
 const TEST: &str = "kernel";
 /// The programs of util-linux that machines made of namespaces need.
@@ -31,15 +34,19 @@ const HOST_PROGRAMS: [&str; 2] = ["unshare", "nsenter"];
 
 /// The outcome of a run.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Outcome {
+enum Outcome {
     Passed,
     /// The reason why the run cannot take place here.
     Skipped(String),
 }
 
-/// Runs the command, and prints its outcome. Words after it choose tests by their names.
-pub fn run(root: &Path, filter: &[&str]) -> Result<()> {
-    match outcome(root, filter)? {
+/// Runs the command, and prints its outcome: `[--minutes N] [NAME…]`.
+pub fn run(root: &Path, words: &[&str]) -> Result<()> {
+    let (deadline, filter) = match words {
+        ["--minutes", minutes, filter @ ..] => (Duration::from_secs(60 * minutes.parse::<u64>()?), filter),
+        filter => (DEADLINE, filter),
+    };
+    match outcome(root, filter, deadline)? {
         Outcome::Passed => println!("vm: passed"),
         Outcome::Skipped(reason) => println!("vm: skipped: {reason}"),
     }
@@ -47,7 +54,7 @@ pub fn run(root: &Path, filter: &[&str]) -> Result<()> {
 }
 
 /// Runs the tests in a virtual machine. A failed test is an error.
-pub fn outcome(root: &Path, filter: &[&str]) -> Result<Outcome> {
+fn outcome(root: &Path, filter: &[&str], deadline: Duration) -> Result<Outcome> {
     ensure!(tools::is_root(), "the emulator runs in a root directory of its own: run it as root");
     if std::env::consts::ARCH != "x86_64" {
         return Ok(Outcome::Skipped("Corten's kernels for virtual machines are those of x86-64".to_owned()));
@@ -64,7 +71,7 @@ pub fn outcome(root: &Path, filter: &[&str]) -> Result<Outcome> {
     let initramfs = initramfs(root, &tree, &program, filter)?;
     let written = tree.path("boot/initramfs");
     initramfs.write(&written)?;
-    let ending = machine::run(&tree, "/boot/initramfs", &root.join("target/vm.log"));
+    let ending = machine::run(&tree, "/boot/initramfs", &root.join("target/vm.log"), deadline);
     std::fs::remove_file(&written)?;
     match ending? {
         Ending::Code(0) => Ok(Outcome::Passed),
