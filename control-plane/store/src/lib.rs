@@ -24,6 +24,7 @@ mod watch;
 pub mod embedded;
 #[doc(hidden)]
 pub mod fuzz;
+pub mod snapshot;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +32,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 
-pub use embedded::{Clock, Config, Embedded, MonotonicClock, Retain};
+pub use embedded::{Clock, Config, Embedded, MonotonicClock, Retain, View};
 pub use error::Error;
 pub use health::Health;
 pub use watch::Watch;
