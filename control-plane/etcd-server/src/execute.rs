@@ -46,7 +46,8 @@ impl Span {
         *key >= *self.start && (self.end.is_empty() || *key < *self.end)
     }
 
-    fn range(&self) -> Range {
+    /// Returns the range of the store.
+    pub fn range(&self) -> Range {
         Range::new(self.start.clone(), self.end.clone())
     }
 }

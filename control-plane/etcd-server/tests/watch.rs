@@ -139,6 +139,9 @@ async fn a_compacted_watch_is_cancelled_with_the_revision() {
     stream.create(WatchCreateRequest { start_revision: 2, ..prefix("a", "") }).await;
     let answer = stream.next().await;
     assert_eq!((answer.watch_id, answer.canceled, answer.compact_revision), (0, true, 4));
+    // At the compacted revision itself, the keys that were put then are left.
+    stream.create(WatchCreateRequest { start_revision: 4, ..prefix("a", "") }).await;
+    assert_eq!(shown(&stream.next().await), ["PUT a@4"]);
     let negative = stream.create(WatchCreateRequest { start_revision: -1, ..prefix("a", "") }).await;
     assert_eq!((negative.watch_id, negative.canceled), (-1, true));
 }

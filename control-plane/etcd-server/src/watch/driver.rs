@@ -1,11 +1,12 @@
 //! The task of a stream.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use corten_etcd::etcdserverpb::watch_request::RequestUnion;
 use corten_etcd::etcdserverpb::{WatchCreateRequest, WatchRequest, WatchResponse};
-use corten_store::{Batch, Error, Revision, Store};
+use corten_store::{Batch, Entry, Error, Event, EventKind, RangeResult, Revision, Store};
 use futures::StreamExt;
 use futures::stream::{AbortHandle, Abortable, BoxStream, SelectAll};
 use tokio::sync::mpsc;
@@ -144,9 +145,28 @@ impl Driver {
                 self.feeds.push(deliveries.boxed());
                 Ok(())
             }
+            Err(Error::Compacted { compacted }) if compacted == from => {
+                let found = self.server.store.range(watched.span.range().at(compacted)).await;
+                match found {
+                    Ok(found) => self.open_compacted(id, found).await,
+                    Err(Error::Compacted { compacted }) => self.cancel_compacted(id, compacted).await,
+                    Err(error) => self.fail(status::of(error)).await,
+                }
+            }
             Err(Error::Compacted { compacted }) => self.cancel_compacted(id, compacted).await,
             Err(error) => self.fail(status::of(error)).await,
         }
+    }
+
+    /// Begins a watch at the compacted revision itself. As in etcd, the keys that were put then and still exist are its
+    /// events, without what they replaced.
+    async fn open_compacted(&mut self, id: i64, found: RangeResult) -> Result<(), Ended> {
+        let revision = found.revision;
+        let put = |entry: Entry| Event { kind: EventKind::Put, entry: Arc::new(entry), previous: None };
+        let then = found.entries.into_iter().filter(|entry| entry.mod_revision == revision);
+        let batch = Batch { revision, events: then.map(put).collect() };
+        self.deliver_batch(id, &batch).await?;
+        Box::pin(self.open(id, revision + 1)).await
     }
 
     async fn cancel_compacted(&mut self, id: i64, compacted: Revision) -> Result<(), Ended> {
@@ -162,22 +182,7 @@ impl Driver {
         let id = delivery.id;
         let Some(watched) = self.watches.get_mut(&id) else { return Ok(()) };
         match delivery.batch {
-            Some(Ok(batch)) => {
-                let events = events::of(&batch, watched);
-                let with_fragments = watched.with_fragments;
-                if let Some(notify) = watched.notify.as_mut().filter(|_| !events.is_empty()) {
-                    notify.is_recent = true;
-                }
-                if !events.is_empty() {
-                    let answer = WatchResponse { events, ..self.answer(id, batch.revision) };
-                    self.send_events(answer, with_fragments).await?;
-                }
-                if let Some(watched) = self.watches.get_mut(&id) {
-                    watched.seen = watched.seen.max(batch.revision);
-                }
-                self.notify(id).await?;
-                self.report_progress().await
-            }
+            Some(Ok(batch)) => self.deliver_batch(id, &batch).await,
             // The client was too slow for the store's buffer: the history has what was missed.
             Some(Err(Error::Lagged)) => {
                 watched.feed.abort();
@@ -189,6 +194,24 @@ impl Driver {
             Some(Err(error)) => self.fail(status::of(error)).await,
             None => self.fail(status::stopped()).await,
         }
+    }
+
+    async fn deliver_batch(&mut self, id: i64, batch: &Batch) -> Result<(), Ended> {
+        let Some(watched) = self.watches.get_mut(&id) else { return Ok(()) };
+        let events = events::of(batch, watched);
+        let with_fragments = watched.with_fragments;
+        if let Some(notify) = watched.notify.as_mut().filter(|_| !events.is_empty()) {
+            notify.is_recent = true;
+        }
+        if !events.is_empty() {
+            let answer = WatchResponse { events, ..self.answer(id, batch.revision) };
+            self.send_events(answer, with_fragments).await?;
+        }
+        if let Some(watched) = self.watches.get_mut(&id) {
+            watched.seen = watched.seen.max(batch.revision);
+        }
+        self.notify(id).await?;
+        self.report_progress().await
     }
 
     /// Notifies the watches that had no event since the last tick, and want to be.

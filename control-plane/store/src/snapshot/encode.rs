@@ -45,7 +45,7 @@ pub fn encode<W: Write + Seek>(contents: &Contents, member: &Member, file: W) ->
         writer.bucket(name.as_bytes(), [])?;
     }
     writer.bucket(b"cluster", [(b"clusterVersion".to_vec(), CLUSTER_VERSION.into())])?;
-    writer.bucket(KEY_BUCKET, records(contents, contents.revision))?;
+    writer.bucket(KEY_BUCKET, records(contents))?;
     writer.bucket(b"lease", leases(contents))?;
     writer.bucket(b"members", [(format!("{:x}", member.id).into_bytes(), describe(member).into_bytes())])?;
     writer.bucket(b"members_removed", [])?;
