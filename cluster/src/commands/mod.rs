@@ -3,8 +3,10 @@
 pub mod audit;
 pub mod cni;
 mod down;
+mod etcd_check;
 mod image;
 mod logs;
+mod migrate;
 mod status;
 mod token;
 mod up;
@@ -20,6 +22,7 @@ use crate::cli::{Bench, Cli, Command, Join};
 use crate::config::Cluster;
 use crate::place::Place;
 use crate::progress::Progress;
+use crate::store_cli::{Etcd, Store};
 use crate::{bench, components, instance, preflight, secrets};
 
 /// Runs one command to its end.
@@ -36,6 +39,8 @@ pub fn run(cli: Cli) -> Result<()> {
             | Command::Image(_)
             | Command::Token(_)
             | Command::Why(_)
+            | Command::Etcd(_)
+            | Command::Store(_)
     ) {
         end_with_the_reader();
     }
@@ -48,6 +53,8 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Image(command) => block_on(image::run(command)),
         Command::Why(flags) => block_on(why::run(&flags)),
         Command::Token(command) => block_on(token::run(command)),
+        Command::Etcd(Etcd::Check(flags)) => block_on(etcd_check::run(&flags)),
+        Command::Store(Store::Migrate(flags)) => block_on(migrate::run(&flags)),
         Command::Bench(Bench::Api(flags)) => {
             raise_open_files();
             block_on(bench::run(&flags))
