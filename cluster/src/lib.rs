@@ -31,6 +31,7 @@ mod secrets;
 mod settings;
 mod signing_options;
 mod store_cli;
+mod store_options;
 mod tasks;
 mod version;
 
