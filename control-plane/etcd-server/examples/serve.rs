@@ -15,6 +15,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let store = Embedded::open(Config::new(dir))?;
     let member = Member::named("example", vec![format!("unix://{}", socket.display())]);
     let listener = bind_unix(&socket)?;
-    serve_unix(Server::new(store, member, Limits::default()), listener, CancellationToken::new()).await?;
+    serve_unix(Server::new(store, member, Limits::default(), CancellationToken::new()), listener).await?;
     Ok(())
 }

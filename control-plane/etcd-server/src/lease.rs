@@ -48,7 +48,8 @@ impl Lease for Server {
         request: Request<Streaming<LeaseKeepAliveRequest>>,
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
         let server = self.clone();
-        let answers = request.into_inner().then(move |request| {
+        let shutdown = self.shutdown.clone().cancelled_owned();
+        let answers = request.into_inner().take_until(shutdown).then(move |request| {
             let server = server.clone();
             async move { server.keep_alive(request?.id).await }
         });

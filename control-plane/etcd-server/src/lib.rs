@@ -28,6 +28,7 @@ use corten_etcd::etcdserverpb::maintenance_server::MaintenanceServer;
 use corten_etcd::etcdserverpb::watch_server::WatchServer;
 use corten_etcd::{MAX_REQUEST_BYTES, MAX_TXN_OPS};
 use corten_store::{Embedded, Revision, Store};
+use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Router;
 
 pub use listen::{bind_unix, serve_tls, serve_unix};
@@ -102,11 +103,14 @@ pub struct Server {
     store: Arc<Embedded>,
     member: Arc<Member>,
     limits: Limits,
+    /// Ends the listeners and the streams.
+    shutdown: CancellationToken,
 }
 
 impl Server {
-    pub fn new(store: Arc<Embedded>, member: Member, limits: Limits) -> Server {
-        Server { store, member: Arc::new(member), limits }
+    /// Makes the services of a store, which end at the shutdown.
+    pub fn new(store: Arc<Embedded>, member: Member, limits: Limits, shutdown: CancellationToken) -> Server {
+        Server { store, member: Arc::new(member), limits, shutdown }
     }
 
     fn router(&self) -> Router {

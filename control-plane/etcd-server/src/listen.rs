@@ -7,22 +7,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use corten_listen::{Gate, Limits, Place};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
-use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
 
 use crate::Server;
 
-/// The time for the handshake of TLS.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// The pause after a connection could not be accepted, such as for lack of file descriptors.
-const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// The time of requests that are being answered at the shutdown.
+const GOODBYE: Duration = Duration::from_secs(5);
 /// The connections that may wait for the server.
 const CONNECTIONS_AHEAD: usize = 16;
 
@@ -37,83 +35,87 @@ pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Serves a unix socket until the shutdown.
-pub async fn serve_unix(
-    server: Server,
-    listener: UnixListener,
-    shutdown: CancellationToken,
-) -> Result<(), tonic::transport::Error> {
+/// Serves a unix socket until the server's shutdown.
+pub async fn serve_unix(server: Server, listener: UnixListener) -> Result<(), tonic::transport::Error> {
     let (connections, incoming) = mpsc::channel(CONNECTIONS_AHEAD);
-    let gate = Arc::new(Semaphore::new(server.limits.connections));
+    let gate = Gate::new(limits(&server));
     let accept = async {
         loop {
-            let Ok(permit) = gate.clone().acquire_owned().await else { return };
-            let Some(stream) = accepted(listener.accept().await).await else { continue };
-            let connection: Connection<UnixStream> = Connection { stream, _permit: permit };
-            if connections.send(Ok::<_, io::Error>(connection)).await.is_err() {
+            let (stream, place) = gate.accept(&listener).await;
+            // The mode of the socket lets root alone connect.
+            place.authenticated();
+            if connections.send(Ok::<_, io::Error>(Connection { stream, _place: place })).await.is_err() {
                 return;
             }
         }
     };
-    serve(&server, ReceiverStream::new(incoming), accept, shutdown).await
+    serve(&server, ReceiverStream::new(incoming), accept).await
 }
 
-/// Serves TLS until the shutdown. The configuration demands certificates of its clients: there are no other rights.
+/// Serves TLS until the server's shutdown. The configuration demands certificates of its clients: there are no other
+/// rights.
 pub async fn serve_tls(
     server: Server,
     listener: TcpListener,
     config: Arc<ServerConfig>,
-    shutdown: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
     let (connections, incoming) = mpsc::channel(CONNECTIONS_AHEAD);
-    let gate = Arc::new(Semaphore::new(server.limits.connections));
+    let gate = Gate::new(limits(&server));
     let acceptor = TlsAcceptor::from(config);
     let accept = async {
         loop {
-            let Ok(permit) = gate.clone().acquire_owned().await else { return };
-            let Some(stream) = accepted(listener.accept().await).await else { continue };
-            let acceptor = acceptor.clone();
-            let connections = connections.clone();
-            tokio::spawn(async move {
-                // A client that does not finish its handshake, or has no certificate, is dropped.
-                if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
-                    let connection: Connection<TlsStream<TcpStream>> = Connection { stream, _permit: permit };
-                    // The server may have ended.
-                    let _ = connections.send(Ok::<_, io::Error>(connection)).await;
-                }
-            });
+            let (stream, place) = gate.accept(&listener).await;
+            tokio::spawn(authenticate(acceptor.clone(), stream, place, connections.clone()));
         }
     };
-    serve(&server, ReceiverStream::new(incoming), accept, shutdown).await
+    serve(&server, ReceiverStream::new(incoming), accept).await
+}
+
+fn limits(server: &Server) -> Limits {
+    Limits { connections: server.limits.connections, unauthenticated: server.limits.connections / 4 }
+}
+
+/// Passes on a connection whose peer has a certificate; any other is dropped.
+async fn authenticate(
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    place: Place,
+    connections: mpsc::Sender<io::Result<Connection<TlsStream<TcpStream>>>>,
+) {
+    let finished = tokio::select! {
+        finished = corten_listen::handshake(&acceptor, stream) => finished,
+        () = place.closed() => return,
+    };
+    let Ok(stream) = finished else { return };
+    place.authenticated();
+    // The server may have ended.
+    let _ = connections.send(Ok(Connection { stream, _place: place })).await;
 }
 
 async fn serve<S>(
     server: &Server,
     incoming: ReceiverStream<io::Result<Connection<S>>>,
     accept: impl Future<Output = ()>,
-    shutdown: CancellationToken,
 ) -> Result<(), tonic::transport::Error>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    // Watches last for as long as their clients, so connections are not waited for.
-    let serving = server.router().serve_with_incoming(incoming);
+    let shutdown = &server.shutdown;
+    let serving = server.router().serve_with_incoming_shutdown(incoming, shutdown.cancelled());
+    let accept = async {
+        tokio::select! {
+            () = accept => {}
+            () = shutdown.cancelled() => {}
+        }
+    };
+    // After the shutdown, requests that are being answered get some time; streams end by themselves.
+    let patience = async {
+        accept.await;
+        tokio::time::sleep(GOODBYE).await;
+    };
     tokio::select! {
         served = serving => served,
-        () = accept => Ok(()),
-        () = shutdown.cancelled() => Ok(()),
-    }
-}
-
-/// Returns the accepted stream; after an error it pauses, since most errors of this kind last.
-async fn accepted<S, A>(accepted: io::Result<(S, A)>) -> Option<S> {
-    match accepted {
-        Ok((stream, _)) => Some(stream),
-        Err(error) => {
-            tracing::warn!(%error, "a client of the etcd API cannot be accepted");
-            tokio::time::sleep(ACCEPT_RETRY).await;
-            None
-        }
+        () = patience => Ok(()),
     }
 }
 
@@ -121,7 +123,7 @@ async fn accepted<S, A>(accepted: io::Result<(S, A)>) -> Option<S> {
 #[derive(Debug)]
 struct Connection<S> {
     stream: S,
-    _permit: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl<S> Connected for Connection<S> {

@@ -46,12 +46,14 @@ pub async fn run(
 ) {
     let mut ticks = tokio::time::interval_at(Instant::now() + server.limits.progress, server.limits.progress);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let shutdown = server.shutdown.clone();
     let mut driver =
         Driver { server, answers, watches: HashMap::new(), feeds: SelectAll::new(), next_id: 0, awaited: Vec::new() };
     let mut is_open = true;
     loop {
         let outcome = tokio::select! {
             () = driver.answers.closed() => Err(Ended),
+            () = shutdown.cancelled() => driver.fail(status::stopped()).await,
             request = requests.next(), if is_open => match request {
                 Some(Ok(request)) => driver.request(request).await,
                 Some(Err(_)) => Err(Ended),

@@ -42,8 +42,8 @@ pub async fn serve_with(limits: Limits, configure: impl FnOnce(Config) -> Config
     let listener = bind_unix(&socket).unwrap();
     let shutdown = CancellationToken::new();
     let url = format!("unix://{}", socket.display());
-    let server = Server::new(store.clone(), Member::named("test", vec![url.clone()]), limits);
-    tokio::spawn(serve_unix(server, listener, shutdown.clone()));
+    let server = Server::new(store.clone(), Member::named("test", vec![url.clone()]), limits, shutdown.clone());
+    tokio::spawn(serve_unix(server, listener));
     let channel = Endpoint::try_from(url).unwrap().connect().await.unwrap();
     Served { store, socket, channel, _shutdown: shutdown.drop_guard(), _folder: folder }
 }
