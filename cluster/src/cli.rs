@@ -11,6 +11,7 @@ use crate::access_options::AccessOptions;
 use crate::kubelet_options::KubeletOptions;
 use crate::network_options::NetworkOptions;
 use crate::signing_options::SigningOptions;
+use crate::store_cli::{Etcd, Store};
 use crate::store_options::StoreOptions;
 
 /// Kubernetes in one binary: API server, store, scheduler, controllers, kubelet, runtime, network, proxy and DNS.
@@ -51,6 +52,12 @@ pub enum Command {
     /// Import, pull, list and remove container images.
     #[command(subcommand)]
     Image(Image),
+    /// Read the store of a Kubernetes cluster.
+    #[command(subcommand)]
+    Etcd(Etcd),
+    /// Move the objects between the embedded store and etcd.
+    #[command(subcommand)]
+    Store(Store),
     /// Benchmark a running cluster, Corten or any other Kubernetes.
     #[command(subcommand)]
     Bench(Bench),

@@ -25,6 +25,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("corten-client", &["corten-meta", "corten-api"]),
     ("corten-etcd", &[]),
     ("corten-store", &["corten-etcd"]),
+    ("corten-etcd-server", &["corten-etcd", "corten-listen", "corten-store"]),
     (
         "corten-apiserver",
         &[

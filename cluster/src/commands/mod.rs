@@ -4,8 +4,10 @@ pub mod audit;
 pub mod cni;
 mod console;
 mod down;
+mod etcd_check;
 mod image;
 mod logs;
+mod migrate;
 mod status;
 mod token;
 mod up;
@@ -22,6 +24,7 @@ use crate::cli::{Bench, Cli, Command, Join};
 use crate::config::Cluster;
 use crate::directories::Directories;
 use crate::progress::Progress;
+use crate::store_cli::{Etcd, Store};
 use crate::{bench, components, instance, preflight, secrets};
 
 /// Runs one command until it is done.
@@ -39,6 +42,8 @@ pub fn run(cli: Cli) -> Result<()> {
             | Command::Token(_)
             | Command::Why(_)
             | Command::Console(_)
+            | Command::Etcd(_)
+            | Command::Store(_)
     ) {
         end_with_the_reader();
     }
@@ -52,6 +57,8 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Why(flags) => block_on(why::run(&flags)),
         Command::Console(flags) => block_on(console::run(&flags)),
         Command::Token(command) => block_on(token::run(command)),
+        Command::Etcd(Etcd::Check(flags)) => block_on(etcd_check::run(&flags)),
+        Command::Store(Store::Migrate(flags)) => block_on(migrate::run(&flags)),
         Command::Bench(Bench::Api(flags)) => {
             raise_open_files();
             block_on(bench::run(&flags))

@@ -56,6 +56,9 @@ pub enum Error {
     #[error("the store in {dir} has format {found}, and this version knows formats up to {known}")]
     NewerFormat { dir: PathBuf, found: u32, known: u32 },
 
+    #[error("{dir} is not empty: a store is only made in a directory of its own")]
+    NotEmpty { dir: PathBuf },
+
     /// Acknowledged data is damaged or lost. The store does not open: silent loss would be worse.
     #[error("the store is corrupt: {file}: {what}")]
     Corrupt { file: PathBuf, what: String },

@@ -25,6 +25,7 @@ pub mod embedded;
 pub mod etcd;
 #[doc(hidden)]
 pub mod fuzz;
+pub mod snapshot;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +34,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-pub use embedded::{Clock, Config, Embedded, MonotonicClock, Retain};
+pub use embedded::{Clock, Config, Embedded, MonotonicClock, Retain, View};
 pub use error::Error;
 pub use health::Health;
 pub use watch::Watch;

@@ -6,6 +6,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "store-frames", seeds: frame_seeds, run: frames },
     Target { name: "store-items", seeds: item_seeds, run: items },
     Target { name: "store-recovery", seeds: item_seeds, run: recovery },
+    Target { name: "store-snapshot", seeds: snapshot_seeds, run: snapshot },
 ];
 
 fn frame_seeds() -> Vec<Vec<u8>> {
@@ -24,6 +25,14 @@ fn item_seeds() -> Vec<Vec<u8>> {
 
 fn items(input: &[u8]) {
     let _ = corten_store::fuzz::items(input);
+}
+
+fn snapshot_seeds() -> Vec<Vec<u8>> {
+    vec![corten_store::fuzz::sample_snapshot()]
+}
+
+fn snapshot(input: &[u8]) {
+    let _ = corten_store::fuzz::snapshot(input);
 }
 
 fn recovery(input: &[u8]) {

@@ -131,6 +131,7 @@ impl Committer {
         while let Some(request) = requests.pop_front_if(|request| group.accepts(request)) {
             match request {
                 Request::Commit { ops, reply } => group.commit(snapshot, &leases, ops, reply),
+                Request::Transact(transaction) => group.transact(snapshot, &leases, transaction),
                 Request::Compact { revision, reply } => group.compact(revision, reply),
                 Request::Grant { id, ttl, reply } => group.grant(&leases, id, fresh, ttl, reply),
                 Request::Revoke { id, reply } => {

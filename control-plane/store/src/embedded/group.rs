@@ -14,7 +14,8 @@ use super::frame;
 use super::index::{self, Change, Snapshot};
 use super::lease::Leases;
 use super::queue::{Reply, Request};
-use crate::{Batch, Entry, Error, Event, Expect, LeaseId, NO_LEASE, Op, Outcome, Revision};
+use super::transaction::{Changed, Deliver, Transaction, View};
+use crate::{Batch, Entry, Error, Event, EventKind, Expect, LeaseId, NO_LEASE, Op, Outcome, Range, Revision};
 
 /// The most bytes of keys and values in one commit.
 const COMMIT_LIMIT: usize = 8 << 20;
@@ -45,7 +46,6 @@ pub fn check(ops: &[Op]) -> Result<(), Error> {
 }
 
 /// The plan of a group.
-#[derive(Debug)]
 pub struct Group {
     /// The frame, which its owner reuses for the next group.
     pub frame: Vec<u8>,
@@ -68,12 +68,12 @@ pub enum Effect {
 }
 
 /// An answer that waits for the frame.
-#[derive(Debug)]
 enum Answer {
     Commit(Reply<Outcome>, Result<Outcome, Error>),
     Compact(Reply<()>, Result<(), Error>),
     Grant(Reply<LeaseId>, Result<LeaseId, Error>),
     Revoke(Reply<Revision>, Result<Revision, Error>),
+    Transaction(Deliver),
 }
 
 impl Group {
@@ -136,6 +136,15 @@ impl Group {
         }
         self.add_batch(events);
         Ok(Outcome::Committed { revision: self.revision, previous })
+    }
+
+    /// Plans a transaction, which decides its changes itself.
+    pub fn transact(&mut self, snapshot: &Snapshot, leases: &Leases, transaction: Transaction) {
+        let mut view = View::new(self, snapshot, leases);
+        let deliver = transaction.run(&mut view);
+        let events = view.into_events();
+        self.add_batch(events);
+        self.answers.push(Answer::Transaction(deliver));
     }
 
     pub fn compact(&mut self, revision: Revision, reply: Reply<()>) {
@@ -204,20 +213,51 @@ impl Group {
         self.revision += 1;
         frame::push_commit(&mut self.frame, self.revision, &events);
         for event in &events {
-            let after = (event.kind == crate::EventKind::Put).then(|| Arc::clone(&event.entry));
+            let after = (event.kind == EventKind::Put).then(|| Arc::clone(&event.entry));
             self.overlay.insert(event.entry.key.clone(), after);
         }
         self.batches.push(Batch { revision: self.revision, events: events.into() });
     }
 
-    fn get<'a>(&'a self, snapshot: &'a Snapshot, key: &[u8]) -> Option<&'a Arc<Entry>> {
+    /// Returns the revision after the requests so far.
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// Returns the compacted revision after the requests so far.
+    pub fn compacted(&self) -> Revision {
+        self.compacted
+    }
+
+    /// Returns the changes of the group to keys of a range.
+    pub fn changed_within(&self, range: &Range) -> Changed {
+        let is_within = |key: &Bytes| *key >= range.start && (range.end.is_empty() || *key < range.end);
+        let changed = self.overlay.iter().filter(|(key, _)| is_within(key));
+        changed.map(|(key, entry)| (key.clone(), entry.clone())).collect()
+    }
+
+    /// Returns the changes of the group up to one of its revisions.
+    pub fn changed_until(&self, revision: Revision) -> Changed {
+        let batches = self.batches.iter().take_while(|batch| batch.revision <= revision);
+        let events = batches.flat_map(|batch| batch.events.iter());
+        events
+            .map(|event| {
+                let after = (event.kind == EventKind::Put).then(|| Arc::clone(&event.entry));
+                (event.entry.key.clone(), after)
+            })
+            .collect()
+    }
+
+    /// Returns the entry of a key after the requests so far.
+    pub fn get<'a>(&'a self, snapshot: &'a Snapshot, key: &[u8]) -> Option<&'a Arc<Entry>> {
         match self.overlay.get(key) {
             Some(entry) => entry.as_ref(),
             None => snapshot.get(key),
         }
     }
 
-    fn is_alive(&self, leases: &Leases, id: LeaseId) -> bool {
+    /// Reports whether a lease can be used after the requests so far.
+    pub fn is_alive(&self, leases: &Leases, id: LeaseId) -> bool {
         self.granted(id).unwrap_or_else(|| leases.is_alive(id))
     }
 
@@ -239,12 +279,14 @@ impl Group {
                 Answer::Compact(reply, result) => send(reply, failure, result),
                 Answer::Grant(reply, result) => send(reply, failure, result),
                 Answer::Revoke(reply, result) => send(reply, failure, result),
+                Answer::Transaction(deliver) => deliver(failure),
             }
         }
     }
 }
 
-fn send<T>(reply: Reply<T>, failure: Option<Error>, result: Result<T, Error>) {
+/// Sends a result, or the failure of its group.
+pub fn send<T>(reply: Reply<T>, failure: Option<Error>, result: Result<T, Error>) {
     let result = failure.map_or(result, Err);
     // The caller may have gone.
     let _ = reply.send(result);

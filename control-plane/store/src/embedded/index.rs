@@ -17,6 +17,7 @@ use bytes::Bytes;
 use imbl::OrdMap;
 
 use super::config::Retain;
+use super::transaction::Changed;
 use crate::{Batch, Entry, Error, Event, EventKind, LeaseId, NO_LEASE, Range, RangeResult, Revision};
 
 /// The revision of an empty store.
@@ -71,6 +72,23 @@ impl Snapshot {
         } else {
             collect(range, revision, self.as_of(&range.start, &range.end, revision))
         })
+    }
+
+    /// Answers a range at a revision that is the snapshot's with `changed` on top; `range.revision` is not read.
+    pub fn range_over(&self, range: &Range, revision: Revision, changed: &Changed) -> RangeResult {
+        if !range.end.is_empty() && range.start >= range.end {
+            return RangeResult { revision, entries: Vec::new(), more: false, count: 0 };
+        }
+        let unchanged = self.current.range(bounds(&range.start, &range.end)).map(|(_, entry)| entry);
+        let mut unchanged = unchanged.filter(|entry| !changed.contains_key(&entry.key)).peekable();
+        let changed = changed.range::<Bytes, _>(bounds(&range.start, &range.end));
+        let mut changed = changed.filter_map(|(_, entry)| entry.as_ref()).peekable();
+        let merged = std::iter::from_fn(|| match (unchanged.peek(), changed.peek()) {
+            (Some(left), Some(right)) if left.key < right.key => unchanged.next(),
+            (Some(_), None) => unchanged.next(),
+            _ => changed.next(),
+        });
+        collect(range, revision, merged)
     }
 
     /// Returns the entries between two keys at a revision, in order.

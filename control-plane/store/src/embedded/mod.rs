@@ -8,6 +8,8 @@
 //! 4. it is applied to the index (`index`, `lease`) and sent to the watchers (`hub`);
 //! 5. its callers are answered.
 //!
+//! A [`Transaction`](transaction::Transaction) is decided in step 2 by code of its caller.
+//!
 //! Reads and new watches use the index alone. From time to time a checkpoint replaces the log so far (`checkpoint`).
 //! `recovery` opens a directory.
 
@@ -17,16 +19,18 @@ mod config;
 pub(crate) mod frame;
 mod group;
 mod hub;
+mod import;
 mod index;
 mod lease;
 mod log;
 mod queue;
 pub(crate) mod recovery;
 pub(crate) mod segment;
+mod transaction;
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -41,9 +45,12 @@ use self::hub::Hub;
 use self::index::Index;
 use self::lease::Leases;
 use self::queue::{Queue, Reply, Request};
+use self::transaction::{Deliver, Transaction};
+use crate::snapshot::{Contents, Grant};
 use crate::{Entry, Error, Health, Lease, LeaseId, Op, Outcome, Range, RangeResult, Revision, Store, Watch};
 
 pub use config::{Clock, Config, MonotonicClock, Retain};
+pub use transaction::View;
 
 /// A store in a directory of this machine, for one process at a time. Dropping it closes it.
 #[derive(Debug)]
@@ -118,6 +125,59 @@ impl Embedded {
     /// Makes the store check its clock now, and returns after it has acted on it. Only a manual clock needs this.
     pub async fn tick(&self) -> Result<(), Error> {
         self.ask(|reply| Request::Tick { reply }).await
+    }
+
+    /// Runs code that reads and changes the store at one revision, in the order of all commits. Its answer arrives once
+    /// its changes are durable; an error drops them. The code must only compute.
+    pub async fn transact<T: Send + 'static>(
+        &self,
+        run: impl FnOnce(&mut View<'_>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let decide = |reply: Reply<T>| {
+            Transaction::new(move |view| {
+                let result = run(view).inspect_err(|_| view.discard());
+                let deliver: Deliver = Box::new(move |failure| group::send(reply, failure, result));
+                deliver
+            })
+        };
+        self.ask(|reply| Request::Transact(decide(reply))).await
+    }
+
+    /// Returns the ids of the leases, in order.
+    pub fn leases(&self) -> Vec<LeaseId> {
+        let mut ids: Vec<LeaseId> = self.shared.leases().granted().map(|(id, _)| id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Returns everything in the store, at its last revision.
+    pub fn contents(&self) -> Contents {
+        let index = self.shared.index();
+        let leases = self.shared.leases();
+        let snapshot = index.snapshot().clone();
+        let history = index.history(snapshot.compacted + 1).map(|batches| batches.cloned().collect());
+        let mut leases: Vec<Grant> = leases.granted().map(|(id, ttl)| Grant { id, ttl }).collect();
+        // The rest needs no lock.
+        drop(index);
+        leases.sort_unstable_by_key(|lease| lease.id);
+        Contents {
+            revision: snapshot.revision,
+            compacted: snapshot.compacted,
+            base: snapshot.base().cloned().collect(),
+            history: history.expect("what comes after the compacted revision is kept"),
+            leases,
+        }
+    }
+
+    /// Makes a store with this content in a directory that does not exist, or is empty. It is complete or not there,
+    /// whenever this is interrupted.
+    pub fn import(dir: &Path, contents: &Contents) -> Result<(), Error> {
+        import::import(dir, contents)
+    }
+
+    /// Makes an empty file on the store's disk, which ends with its last holder.
+    pub fn scratch_file(&self) -> Result<File, Error> {
+        segment::scratch(&self.dir)
     }
 
     /// Queues a request and waits for its answer.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, oneshot};
 
+use super::transaction::Transaction;
 use crate::{Error, LeaseId, Op, Outcome, Revision};
 
 /// The sender of the answer to a request. A caller that no longer waits is not an error.
@@ -21,6 +22,7 @@ pub enum Request {
         ops: Vec<Op>,
         reply: Reply<Outcome>,
     },
+    Transact(Transaction),
     Compact {
         revision: Revision,
         reply: Reply<()>,

@@ -59,7 +59,8 @@ pub fn recover(config: &Config) -> Result<Recovered, Error> {
     Ok(Recovered { leases: replay.leases(), index: replay.index, log, checkpoint_size: covered.checkpoint_size, lock })
 }
 
-fn lock(dir: &Path) -> Result<File, Error> {
+/// Locks a directory for this process.
+pub fn lock(dir: &Path) -> Result<File, Error> {
     let path = dir.join(FORMAT_FILE);
     let failed = |error| Error::io("lock", &path, error);
     let file = File::options().read(true).append(true).create(true).mode(0o600).open(&path).map_err(failed)?;
@@ -71,7 +72,7 @@ fn lock(dir: &Path) -> Result<File, Error> {
 }
 
 /// Reads the format, or writes it into a new directory.
-fn check_format(mut file: &File, dir: &Path, is_new: bool) -> Result<(), Error> {
+pub fn check_format(mut file: &File, dir: &Path, is_new: bool) -> Result<(), Error> {
     let path = dir.join(FORMAT_FILE);
     let ours = format!("{FORMAT_NAME} {FORMAT}\n");
     let mut text = String::new();

@@ -101,6 +101,13 @@ pub fn free_space(dir: &Path) -> Option<u64> {
     Some(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
+/// Makes a file without a name: its name is removed at once, and after a crash when the store opens.
+pub fn scratch(dir: &Path) -> Result<File, Error> {
+    let path = dir.join(format!("{:016x}{UNFINISHED}", salt()));
+    let made = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path);
+    made.and_then(|file| fs::remove_file(&path).map(|()| file)).map_err(|error| Error::io("create", &path, error))
+}
+
 pub fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }

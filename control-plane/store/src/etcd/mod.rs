@@ -14,6 +14,7 @@ mod compaction;
 mod config;
 mod current;
 mod dial;
+mod download;
 mod failure;
 mod follower;
 mod health;
@@ -50,6 +51,7 @@ use crate::{
 };
 
 pub use config::{Config, Tls};
+pub use download::download;
 
 /// The largest answer: a page of a list may hold many objects.
 const MAX_ANSWER_BYTES: usize = 1 << 30;

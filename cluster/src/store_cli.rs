@@ -1,0 +1,93 @@
+//! The command line of `corten etcd` and `corten store`: reading stores, and moving between them.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand, ValueEnum};
+use corten_store::etcd;
+
+use crate::cli::Where;
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum Etcd {
+    /// Decode every key of a snapshot or of a running etcd, and name those that cannot be decoded.
+    Check(Check),
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Check {
+    /// A snapshot file, as `etcdctl snapshot save` writes it, or the client URLs of etcd, separated by commas.
+    #[arg(value_name = "SNAPSHOT|ENDPOINTS")]
+    pub source: String,
+    #[command(flatten)]
+    pub tls: EtcdTls,
+    /// The prefix of all objects.
+    #[arg(long, value_name = "PREFIX", default_value = "/registry")]
+    pub etcd_prefix: String,
+    /// The number of keys that are named with the reason why they cannot be decoded.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub show: usize,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum Store {
+    /// Move the objects of a stopped server to another store, with the same resourceVersions.
+    Migrate(Migrate),
+}
+
+/// A kind of store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Target {
+    Etcd,
+    Embedded,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Migrate {
+    #[command(flatten)]
+    pub place: Where,
+    /// The new store.
+    #[arg(long, value_enum, value_name = "STORE")]
+    pub to: Target,
+    /// The snapshot: written with `--to etcd`, to restore with etcdutl; read with `--to embedded`.
+    #[arg(long, value_name = "FILE", required_if_eq("to", "etcd"))]
+    pub snapshot: Option<PathBuf>,
+    /// The client URLs of the etcd to read with `--to embedded`, in place of a snapshot.
+    #[arg(long, value_name = "URLS", value_delimiter = ',', conflicts_with = "snapshot")]
+    pub etcd_servers: Vec<String>,
+    #[command(flatten)]
+    pub tls: EtcdTls,
+}
+
+/// The TLS files of a client of etcd.
+#[derive(Debug, Clone, Default, Args)]
+pub struct EtcdTls {
+    /// The CA bundle of etcd's members.
+    #[arg(long, value_name = "FILE")]
+    pub etcd_cafile: Option<PathBuf>,
+    /// The client certificate for etcd.
+    #[arg(long, value_name = "FILE", requires = "etcd_keyfile")]
+    pub etcd_certfile: Option<PathBuf>,
+    /// The private key of the client certificate for etcd.
+    #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
+    pub etcd_keyfile: Option<PathBuf>,
+}
+
+impl EtcdTls {
+    /// Returns the settings of a client that only reads.
+    pub fn client(&self, endpoints: &[String]) -> Result<etcd::Config> {
+        let read =
+            |path: &Path| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+        let optional = |path: &Option<PathBuf>| path.as_deref().map_or_else(|| Ok(String::new()), read);
+        let tls = match &self.etcd_cafile {
+            None => None,
+            Some(ca) => Some(etcd::Tls {
+                ca: read(ca)?,
+                certificate: optional(&self.etcd_certfile)?,
+                key: optional(&self.etcd_keyfile)?,
+            }),
+        };
+        let compaction_interval = std::time::Duration::ZERO;
+        Ok(etcd::Config { tls, compaction_interval, ..etcd::Config::new(endpoints.to_vec()) })
+    }
+}
