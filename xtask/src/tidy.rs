@@ -23,6 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("corten-protobuf", &["corten-meta", "corten-api"]),
     ("corten-client", &["corten-meta", "corten-api"]),
     ("corten-etcd", &[]),
+    ("corten-members", &["corten-etcd"]),
     ("corten-store", &["corten-etcd"]),
     (
         "corten-apiserver",
@@ -39,6 +40,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("corten-scheduler", &["corten-meta", "corten-api", "corten-client", "corten-cel"]),
     ("corten-controllers", &["corten-meta", "corten-api", "corten-client"]),
+    ("corten-balancer", &["corten-listen"]),
     ("corten-cri", &[]),
     ("corten-files", &[]),
     ("corten-plugins", &[]),
