@@ -60,6 +60,22 @@ pub enum Error {
     #[error("the store is corrupt: {file}: {what}")]
     Corrupt { file: PathBuf, what: String },
 
+    /// No member of the cluster answered; nothing was changed.
+    #[error("{reason}")]
+    Unavailable { reason: Arc<str> },
+
+    /// The answer to a commit was lost, and it could not be found out whether it happened or will still happen.
+    #[error("{reason}")]
+    UnknownOutcome { reason: Arc<str> },
+
+    /// The cluster refused a request for a reason of its own, such as an alarm or missing rights.
+    #[error("{reason}")]
+    Refused { reason: Arc<str> },
+
+    /// The cluster cannot be used: a sentence for the operator.
+    #[error("{reason}")]
+    Unsuitable { reason: Arc<str> },
+
     #[error("cannot {action} {path}: {source}")]
     Io { action: &'static str, path: PathBuf, source: Arc<io::Error> },
 }

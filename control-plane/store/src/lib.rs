@@ -1,8 +1,8 @@
 //! A revisioned key-value store with etcd's semantics; it stores bytes and knows nothing of Kubernetes.
 //!
 //! The API server keeps every object here and takes its `resourceVersion` from here. This file is the contract: the
-//! types and the [`Store`] trait that the API server uses. Engines live in their own folders; [`embedded`] is the one
-//! for a single control-plane machine.
+//! types and the [`Store`] trait that the API server uses. Engines live in their own folders: [`embedded`] for a single
+//! control-plane machine, [`etcd`] for several API servers over one etcd cluster.
 //!
 //! The promises of every engine:
 //!
@@ -22,6 +22,7 @@ mod health;
 mod watch;
 
 pub mod embedded;
+pub mod etcd;
 #[doc(hidden)]
 pub mod fuzz;
 
@@ -29,6 +30,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::FutureExt;
 use futures::future::BoxFuture;
 
 pub use embedded::{Clock, Config, Embedded, MonotonicClock, Retain};
@@ -259,11 +261,27 @@ pub struct Lease {
 
 /// A store with etcd's semantics. The promises are those of the crate's documentation.
 pub trait Store: Send + Sync + 'static {
-    /// Returns the last committed revision.
+    /// Returns the last committed revision that this process knows: the last of all, unless the store is shared.
     fn revision(&self) -> Revision;
 
-    /// Returns the revision before which history is compacted; 0 if nothing is compacted.
+    /// Returns whether other processes write to the store, so that [`Store::revision`] and [`Store::compacted`] may be
+    /// behind.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    /// Returns the last revision that was committed, by any process, before this was called; or a later one.
+    fn current(&self) -> BoxFuture<'_, Result<Revision, Error>> {
+        std::future::ready(Ok(self.revision())).boxed()
+    }
+
+    /// Returns the revision before which history is compacted, as far as this process knows; 0 if nothing is compacted.
     fn compacted(&self) -> Revision;
+
+    /// Returns the most operations that a commit may have.
+    fn max_ops(&self) -> usize {
+        usize::MAX
+    }
 
     /// Returns the bytes that the store takes on disk.
     fn size(&self) -> u64;
@@ -288,7 +306,7 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// An error other than a refusal of the request itself (`DuplicateKey`, `EmptyKey`, `TooLarge`,
     /// `LeaseNotFound`) leaves nothing behind that a reader could see; after [`Error::Broken`] the
-    /// outcome is known only once the store is opened again.
+    /// outcome is known only once the store is opened again, and after [`Error::UnknownOutcome`] by reading.
     fn commit(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<Outcome, Error>>;
 
     /// Watches every change of keys with this prefix at revision `from` or later, which may be in the future; 0 means

@@ -77,11 +77,27 @@ impl Feed {
             Ok(()) => true,
             Err(mpsc::error::TrySendError::Closed(_)) => false,
             Err(mpsc::error::TrySendError::Full(_)) => {
-                // Only the first reason counts, and only this code sets one.
+                // Only the first reason counts.
                 let _ = self.end.set(Error::Lagged);
                 false
             }
         }
+    }
+
+    /// Queues a batch, and waits for room. `false` means that the watcher is gone.
+    pub(crate) async fn deliver(&self, batch: Batch) -> bool {
+        self.live.send(batch).await.is_ok()
+    }
+
+    /// Waits until the watcher is gone.
+    pub(crate) async fn closed(&self) {
+        self.live.closed().await;
+    }
+
+    /// Ends the watch with an error, which the watcher gets after the queued batches.
+    pub(crate) fn end(self, error: Error) {
+        // Only the first reason counts.
+        let _ = self.end.set(error);
     }
 
     /// Reports whether the watcher is gone.

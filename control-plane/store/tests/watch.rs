@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use corten_store::{Config, Embedded, Error, EventKind, Expect, Op, Outcome, Revision, Store, Watch};
 
+use support::etcd::EtcdCluster;
 use support::{Chance, ManualClock, commit, small};
 
 const PREFIXES: [&[u8]; 4] = [b"/a/", b"/b/", b"/b/1", b""];
@@ -40,7 +41,7 @@ async fn next(watch: &mut Watch) -> Option<Result<corten_store::Batch, Error>> {
 }
 
 /// Writes random commits and returns those that happened.
-async fn write(store: Arc<Embedded>, seed: u64) -> Vec<Seen> {
+async fn write(store: Arc<dyn Store>, seed: u64) -> Vec<Seen> {
     let mut chance = Chance(seed);
     let mut happened = Vec::new();
     for number in 0..COMMITS {
@@ -71,7 +72,7 @@ async fn write(store: Arc<Embedded>, seed: u64) -> Vec<Seen> {
 
 /// Follows a prefix to the last key, with a watch that it drops and resumes at random, sometimes not until the store is
 /// well ahead. Also returns how often it lagged.
-async fn follow(store: Arc<Embedded>, prefix: &'static [u8], seed: u64) -> (Vec<Seen>, u64) {
+async fn follow(store: Arc<dyn Store>, prefix: &'static [u8], seed: u64) -> (Vec<Seen>, u64) {
     let mut chance = Chance(seed);
     let mut seen: Vec<Seen> = Vec::new();
     let mut reached: Revision = 1;
@@ -113,33 +114,54 @@ async fn watches_never_miss_repeat_or_reorder() {
     for seed in 0..12 {
         let dir = tempfile::tempdir().unwrap();
         // A buffer this small makes watchers lag in every run.
-        let store = open(dir.path(), 4);
-        let writers: Vec<_> = (0..WRITERS).map(|n| tokio::spawn(write(store.clone(), seed * 100 + n))).collect();
-        let followers = PREFIXES.map(|prefix| {
-            let seed = seed * 100 + 50 + prefix.len() as u64;
-            tokio::spawn(follow(store.clone(), prefix, seed))
-        });
-        let mut happened = Vec::new();
-        for writer in writers {
-            happened.extend(writer.await.unwrap());
-        }
-        happened.sort_by(|a, b| (a.revision, &a.key).cmp(&(b.revision, &b.key)));
-        let last = |prefix: &&[u8]| Op::put([prefix, LAST].concat(), "", Expect::Any);
-        commit(&*store, PREFIXES.iter().map(last).collect()).await;
-        for (prefix, follower) in PREFIXES.into_iter().zip(followers) {
-            let expected: Vec<_> = happened.iter().filter(|seen| seen.key.starts_with(prefix)).cloned().collect();
-            let (seen, times) = follower.await.unwrap();
-            assert_eq!(seen, expected, "seed {seed} prefix {prefix:?}");
-            lagged += times;
-        }
+        lagged += writers_and_followers(open(dir.path(), 4), seed).await;
     }
     assert!(lagged > 0, "no watcher ever fell behind");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn watches_of_etcd_never_miss_repeat_or_reorder() {
+    let Some(cluster) = EtcdCluster::start(1) else { return };
+    writers_and_followers(cluster.open().await, 0).await;
+}
+
+/// Runs writers and followers on a new store, and compares what they did and saw. Returns how often watchers lagged.
+async fn writers_and_followers(store: Arc<dyn Store>, seed: u64) -> u64 {
+    let mut lagged = 0;
+    let writers: Vec<_> = (0..WRITERS).map(|n| tokio::spawn(write(store.clone(), seed * 100 + n))).collect();
+    let followers = PREFIXES.map(|prefix| {
+        let seed = seed * 100 + 50 + prefix.len() as u64;
+        tokio::spawn(follow(store.clone(), prefix, seed))
+    });
+    let mut happened = Vec::new();
+    for writer in writers {
+        happened.extend(writer.await.unwrap());
+    }
+    happened.sort_by(|a, b| (a.revision, &a.key).cmp(&(b.revision, &b.key)));
+    let last = |prefix: &&[u8]| Op::put([prefix, LAST].concat(), "", Expect::Any);
+    commit(&*store, PREFIXES.iter().map(last).collect()).await;
+    for (prefix, follower) in PREFIXES.into_iter().zip(followers) {
+        let expected: Vec<_> = happened.iter().filter(|seen| seen.key.starts_with(prefix)).cloned().collect();
+        let (seen, times) = follower.await.unwrap();
+        assert_eq!(seen, expected, "seed {seed} prefix {prefix:?}");
+        lagged += times;
+    }
+    lagged
 }
 
 #[tokio::test]
 async fn a_watch_begins_at_the_requested_revision() {
     let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path(), 100);
+    watch_from_revisions(open(dir.path(), 100)).await;
+}
+
+#[tokio::test]
+async fn a_watch_of_etcd_begins_at_the_requested_revision() {
+    let Some(cluster) = EtcdCluster::start(1) else { return };
+    watch_from_revisions(cluster.open().await).await;
+}
+
+async fn watch_from_revisions(store: Arc<dyn Store>) {
     for number in 0..5 {
         commit(&*store, vec![Op::put("/a/x", format!("{number}"), Expect::Any)]).await;
     }
@@ -161,7 +183,16 @@ async fn a_watch_begins_at_the_requested_revision() {
 #[tokio::test]
 async fn a_compacted_revision_cannot_be_watched() {
     let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path(), 100);
+    watch_compacted(open(dir.path(), 100)).await;
+}
+
+#[tokio::test]
+async fn a_compacted_revision_of_etcd_cannot_be_watched() {
+    let Some(cluster) = EtcdCluster::start(1) else { return };
+    watch_compacted(cluster.open().await).await;
+}
+
+async fn watch_compacted(store: Arc<dyn Store>) {
     for number in 0..5 {
         commit(&*store, vec![Op::put("/a/x", format!("{number}"), Expect::Any)]).await;
     }
@@ -205,6 +236,30 @@ async fn progress_notifies_a_watcher_of_other_revisions_once() {
     assert_eq!((notification.revision, notification.events.len()), (2, 0));
     let changed = next(&mut watch).await.unwrap().unwrap();
     assert_eq!((changed.revision, changed.events.len()), (3, 1));
+    drop(store);
+    assert!(next(&mut watch).await.is_none(), "a closed store ends its watches");
+}
+
+#[tokio::test]
+async fn progress_of_etcd_notifies_a_watcher_of_other_revisions() {
+    let Some(cluster) = EtcdCluster::start(1) else { return };
+    let store = cluster.open().await;
+    let mut watch = store.watch(b"/a/", 0).await.unwrap();
+    let written = commit(&*store, vec![Op::put("/b/x", "", Expect::Any)]).await;
+    // etcd ignores a request while the watch has not caught up, so that readers repeat it.
+    let notified = async {
+        loop {
+            assert_eq!(store.progress(b"/a/").await.unwrap(), written);
+            if let Ok(batch) = tokio::time::timeout(Duration::from_millis(100), watch.next()).await {
+                return batch.unwrap().unwrap();
+            }
+        }
+    };
+    let batch = tokio::time::timeout(Duration::from_secs(300), notified).await.expect("a notification");
+    assert_eq!((batch.revision, batch.events.len()), (written, 0));
+    let changed = commit(&*store, vec![Op::put("/a/x", "", Expect::Any)]).await;
+    let batch = next(&mut watch).await.unwrap().unwrap();
+    assert_eq!((batch.revision, batch.events.len()), (changed, 1));
     drop(store);
     assert!(next(&mut watch).await.is_none(), "a closed store ends its watches");
 }

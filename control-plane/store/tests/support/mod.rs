@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod etcd;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,11 +36,11 @@ pub fn small(dir: &Path, clock: &Arc<ManualClock>) -> Config {
 }
 
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
 /// Commits, and expects success.
-pub async fn commit(store: &impl Store, ops: Vec<Op>) -> Revision {
+pub async fn commit(store: &(impl Store + ?Sized), ops: Vec<Op>) -> Revision {
     match store.commit(ops).await.unwrap() {
         Outcome::Committed { revision, .. } => revision,
         conflict => panic!("unexpected {conflict:?}"),
