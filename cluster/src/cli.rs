@@ -11,6 +11,7 @@ use crate::access_options::AccessOptions;
 use crate::kubelet_options::KubeletOptions;
 use crate::network_options::NetworkOptions;
 use crate::signing_options::SigningOptions;
+use crate::store_options::StoreOptions;
 
 /// Kubernetes in one binary: API server, store, scheduler, controllers, kubelet, runtime, network, proxy and DNS.
 #[derive(Debug, Parser)]
@@ -153,6 +154,8 @@ pub struct Server {
     /// Do not run the scheduler; another one, which holds the Lease kube-system/kube-scheduler, schedules pods.
     #[arg(long)]
     pub disable_scheduler: bool,
+    #[command(flatten)]
+    pub store: StoreOptions,
     #[command(flatten)]
     pub access: AccessOptions,
     #[command(flatten)]
@@ -495,7 +498,7 @@ pub struct ControllerManager {
 }
 
 /// A duration as upstream's flags write it: `50s`, `8760h0m0s`.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let parsed = text.parse::<jiff::SignedDuration>().map_err(|error| error.to_string())?;
     parsed.try_into().map_err(|_| format!("{text} is negative"))
 }

@@ -12,6 +12,7 @@ use crate::kubelet_options::KubeletOptions;
 use crate::network_options::NetworkOptions;
 use crate::place::{Place, absolute};
 use crate::settings::Settings;
+use crate::store_options::StoreOptions;
 
 /// What one node needs to know.
 #[derive(Clone, Debug)]
@@ -59,6 +60,7 @@ pub struct Cluster {
     pub scheduler: Option<corten_scheduler::Config>,
     /// Where Services of type LoadBalancer get their addresses.
     pub load_balancer: Option<LoadBalancerAddresses>,
+    pub store: StoreOptions,
     pub access: AccessOptions,
     pub audit: cli::Audit,
 }
@@ -99,6 +101,7 @@ impl Cluster {
             extra_names: flags.tls_san.clone(),
             scheduler: elected_scheduler(flags)?,
             load_balancer: load_balancer(flags)?,
+            store: flags.store.clone(),
             access: flags.access.clone(),
             audit: flags.audit.clone(),
         })

@@ -30,6 +30,7 @@ mod registries;
 mod secrets;
 mod settings;
 mod signing_options;
+mod store_options;
 mod tasks;
 mod version;
 

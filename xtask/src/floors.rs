@@ -62,6 +62,7 @@ const HOUSES: &[House] = &[House {
                 "request",
                 "request_line",
                 "scheme",
+                "storage_format",
                 "write_timeout",
                 "user",
                 "verb",

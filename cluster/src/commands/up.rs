@@ -173,6 +173,7 @@ fn arguments(flags: &cli::Server) -> Vec<OsString> {
         list.push("--disable-scheduler".into());
     }
     list.extend(flags.network.arguments());
+    list.extend(flags.store.arguments());
     list.extend(flags.access.arguments());
     list.extend(flags.kubelet.arguments());
     // Not among those, which further nodes get too: it is the first node's alone.

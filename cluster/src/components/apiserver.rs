@@ -8,6 +8,7 @@ use bytes::Bytes;
 use corten_apiserver::{KubeletClient, ProxyClient, RetiredAuthority, Server, User};
 use corten_client::{Caches, Client, Transport};
 use corten_controllers::NodeComponent;
+use corten_store::etcd::Etcd;
 use corten_store::{Embedded, Store};
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
@@ -61,8 +62,16 @@ pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, store: Arc<dyn Store>, tas
     Ok(ApiServer { server })
 }
 
+/// Opens the store that the flags name: etcd, or the embedded store in the data directory.
+pub async fn open_store(cluster: &Cluster) -> Result<Arc<dyn Store>> {
+    match cluster.store.etcd()? {
+        Some(config) => Ok(Etcd::open(config).await?),
+        None => open_embedded(&cluster.node.place.data.join("store")).await,
+    }
+}
+
 /// Opens the embedded store; recovery reads files, so it has a thread of its own.
-pub async fn open_store(dir: &Path) -> Result<Arc<dyn Store>> {
+async fn open_embedded(dir: &Path) -> Result<Arc<dyn Store>> {
     let config = corten_store::Config::new(dir);
     let store = tokio::task::spawn_blocking(move || Embedded::open(config)).await?;
     Ok(store.context("the store cannot be opened")?)
@@ -82,7 +91,7 @@ async fn outlive(store: Arc<dyn Store>, shutdown: CancellationToken) -> Result<(
 /// `corten apiserver`: the API server and its store, with what the components of a first node need to join it.
 pub async fn alone(cluster: Cluster, shutdown: CancellationToken) -> Result<()> {
     let pki = Arc::new(Pki::open(&cluster.node.place.pki())?);
-    let store = open_store(&cluster.node.place.data.join("store")).await?;
+    let store = open_store(&cluster).await?;
     let mut tasks = Tasks::new(shutdown.clone());
     let node = &cluster.node;
     further_nodes::prepare(&cluster, &pki, &node.name, &node.place, &node.addresses)?;
@@ -127,6 +136,9 @@ fn config(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<corten_apis
         disabled_admission_plugins: access.disable_admission_plugins.clone(),
         audit: Some(super::audit::config(&cluster.audit, &cluster.node.place)?),
         proxy_client: Some(front_proxy),
+        storage_media_type: cluster.store.media_type(),
+        etcd_prefix: cluster.store.etcd_prefix.clone(),
+        shutdown_delay: cluster.store.shutdown_delay_duration,
         ..corten_apiserver::Config::default()
     })
 }
@@ -313,7 +325,7 @@ mod tests {
         let pki = Arc::new(Pki::short_lived(&cluster.node.place.pki(), LIFETIME));
         let shutdown = CancellationToken::new();
         let mut tasks = Tasks::new(shutdown.clone());
-        let store = open_store(&folder.path().join("store")).await.unwrap();
+        let store = open_store(&cluster).await.unwrap();
         start(&cluster, &pki, store, &mut tasks).await.unwrap();
         let running = tokio::spawn(tasks.run());
         let own = SocketAddr::from((Ipv4Addr::LOCALHOST, cluster.bind.port()));

@@ -44,7 +44,7 @@ use crate::tasks::Tasks;
 pub async fn server(cluster: Cluster, progress: Progress, shutdown: CancellationToken) -> Result<()> {
     let started = corten_meta::time::now();
     let pki = Arc::new(Pki::open(&cluster.node.place.pki())?);
-    let store = apiserver::open_store(&cluster.node.place.data.join("store")).await?;
+    let store = apiserver::open_store(&cluster).await?;
     further_nodes::ensure_address(&cluster).await?;
     progress.reached("store");
 

@@ -60,6 +60,12 @@ pub struct Config {
     pub audit: Option<Audit>,
     /// The time after which an Event expires.
     pub event_ttl: Duration,
+    /// The form in which built-in kinds are written to the store.
+    pub storage_media_type: StorageMediaType,
+    /// The root of all keys in the store.
+    pub etcd_prefix: String,
+    /// The time for which the server still serves after it announced its shutdown.
+    pub shutdown_delay: Duration,
     /// The biggest request body that the server reads, in bytes.
     pub max_body_bytes: usize,
     /// Read requests that may be in flight at once; watches do not count.
@@ -70,6 +76,13 @@ pub struct Config {
     pub git_version: String,
     /// The gitCommit of `/version`.
     pub git_commit: String,
+}
+
+/// The form in which built-in kinds are written to the store. Custom resources are JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StorageMediaType {
+    Json,
+    Protobuf,
 }
 
 /// The client identity towards kubelets.
@@ -197,6 +210,9 @@ impl Default for Config {
             token_webhook: None,
             audit: None,
             event_ttl: Duration::from_secs(3600),
+            storage_media_type: StorageMediaType::Json,
+            etcd_prefix: "/registry".to_owned(),
+            shutdown_delay: Duration::ZERO,
             max_body_bytes: 3 * 1024 * 1024,
             max_requests_inflight: 400,
             max_mutating_requests_inflight: 200,

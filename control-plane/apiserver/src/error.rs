@@ -2,6 +2,8 @@
 //!
 //! Requests never end in this type: they end in a `corten_meta::Status`, which is the response itself.
 
+use corten_meta::Status;
+
 /// An error of the API server as a component.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -21,6 +23,21 @@ pub enum Error {
     Tls(String),
     #[error("listener: {0}")]
     Io(#[from] std::io::Error),
+}
+
+/// Returns the Status of an error of the store.
+pub fn store_status(e: corten_store::Error) -> Status {
+    match e {
+        corten_store::Error::TooLarge { .. } => Status::request_too_large(&e.to_string()),
+        corten_store::Error::Closed => Status::service_unavailable(e.to_string()),
+        // The message that operators of etcd know and search for.
+        corten_store::Error::Full { .. } => Status::internal("etcdserver: mvcc: database space exceeded".to_owned()),
+        // The write may have happened: a client must read before it tries again.
+        corten_store::Error::UnknownOutcome { reason } => {
+            Status::timeout(&format!("request did not complete within requested timeout - {reason}"), 0)
+        }
+        _ => Status::internal(e.to_string()),
+    }
 }
 
 /// Joins messages as upstream does: each once, several in brackets.

@@ -51,6 +51,7 @@ mod response;
 mod scheme;
 mod serve;
 mod server;
+mod storage_format;
 mod subresources;
 mod target;
 mod upstream_order;
@@ -68,7 +69,7 @@ pub use body::{Body, HttpBody, Reply, RequestBody, Watch};
 pub use cache::event::WatchEvent;
 pub use config::{
     Audit, AuditLog, AuditWebhook, Authorization, Config, KubeconfigReader, KubeletClient, ProxyClient, RemoteServer,
-    RetiredAuthority,
+    RetiredAuthority, StorageMediaType,
 };
 pub use error::Error;
 pub use in_process::InProcess;

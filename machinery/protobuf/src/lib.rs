@@ -50,6 +50,20 @@ pub fn object(bytes: &[u8], schema: &str) -> Result<Value, Error> {
     Ok(value)
 }
 
+/// The type that a body says it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TypeMeta {
+    pub api_version: String,
+    pub kind: String,
+}
+
+/// Returns the type of a body, without decoding the object.
+pub fn type_meta(bytes: &[u8]) -> Result<TypeMeta, Error> {
+    let decode::Envelope { api_version, kind, .. } =
+        decode::envelope(bytes.strip_prefix(MAGIC).ok_or(Error::Envelope)?)?;
+    Ok(TypeMeta { api_version, kind })
+}
+
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
 /// Encodes an object of the type `schema` as a body.

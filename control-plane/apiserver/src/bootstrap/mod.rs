@@ -1,7 +1,7 @@
 //! The objects that every cluster has from its start: written before the server is ready.
 //!
 //! `plan` compares the desired objects with the store, and writes all missing ones in one commit, so that a start takes
-//! one fsync. It never reverts intended changes of users.
+//! one fsync; in several where a store limits their size. It never reverts intended changes of users.
 
 mod api_services;
 pub mod flow_control;
@@ -65,16 +65,25 @@ const ATTEMPTS: usize = 5;
 pub async fn run(core: &Core) -> Result<(), Error> {
     for _ in 0..ATTEMPTS {
         let operations = plan(core).await.map_err(|status| Error::Bootstrap(status.message))?;
-        if operations.is_empty() {
-            return Ok(());
-        }
-        if let Outcome::Committed { revision, .. } = core.registry.store.commit(operations).await? {
-            core.registry.caches.reach(revision).await.map_err(|status| Error::Bootstrap(status.message))?;
+        if commit(core, operations).await? {
             return Ok(());
         }
         core.registry.caches.fresh().await.map_err(|status| Error::Bootstrap(status.message))?;
     }
     Err(Error::Bootstrap("another server keeps changing the same objects".to_owned()))
+}
+
+/// Commits operations, in as few commits as the store can take, and waits for the caches. Returns whether all of them
+/// happened; after a conflict with another server, some may have.
+async fn commit(core: &Core, mut operations: Vec<Op>) -> Result<bool, Error> {
+    let store = &core.registry.store;
+    while !operations.is_empty() {
+        let rest = operations.split_off(store.max_ops().min(operations.len()));
+        let Outcome::Committed { revision, .. } = store.commit(operations).await? else { return Ok(false) };
+        core.registry.caches.reach(revision).await.map_err(|status| Error::Bootstrap(status.message))?;
+        operations = rest;
+    }
+    Ok(true)
 }
 
 /// Restores the objects without which no request could be classified, if a client deleted or changed them.

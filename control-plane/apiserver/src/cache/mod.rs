@@ -14,6 +14,7 @@ mod watcher;
 mod written_headers;
 
 use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
@@ -30,10 +31,8 @@ pub use watcher::{Watcher, WatcherOptions, transition};
 pub use written_headers::{PendingHeader, WrittenHeaders};
 
 use crate::encryption::Transformer;
-use crate::error::Error;
-
-/// The prefix of all keys of the API.
-pub const REGISTRY: &str = "/registry/";
+use crate::error::{Error, store_status};
+use crate::storage_format::{Root, StorageFormat};
 
 /// The revision of an empty store.
 const EMPTY_STORE: Revision = 1;
@@ -41,13 +40,29 @@ const EMPTY_STORE: Revision = 1;
 /// The time that a read waits for the feed before it fails with 504.
 const FRESH_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// The interval at which a waiting read requests the progress of a store that other processes write to: their changes
+/// of other keys raise its revision, and the feed hears nothing of them.
+const PROGRESS: Duration = Duration::from_millis(100);
+/// The time before the first request, in which nearly every change arrives by itself.
+const FIRST_PROGRESS: Duration = Duration::from_millis(10);
+
+/// The entries of one page of a load from a store of other machines.
+const PAGE: usize = 1000;
+
+/// The store, and the parts that turn its entries into objects.
+pub struct Sources {
+    pub store: Arc<dyn Store>,
+    pub transformer: Arc<Transformer>,
+    pub format: Arc<StorageFormat>,
+    pub root: Root,
+}
+
 /// All resource caches and the progress of their feed.
 pub struct Caches {
     by_prefix: RwLock<HashMap<String, Arc<ResourceCache>>>,
     additions: mpsc::Sender<Addition>,
     progress: watch::Sender<Revision>,
-    store: Arc<dyn Store>,
-    transformer: Arc<Transformer>,
+    sources: Sources,
     /// The headers that writers keep for the feed.
     pub written_headers: WrittenHeaders,
     /// Entries that could not be read, by their keys.
@@ -64,9 +79,8 @@ struct Addition {
 impl Caches {
     /// Fills the caches from the store and starts the task that keeps them current.
     pub async fn start(
-        store: Arc<dyn Store>,
+        sources: Sources,
         hubs: impl IntoIterator<Item = (String, Arc<Kind>)>,
-        transformer: Arc<Transformer>,
         shutdown: CancellationToken,
     ) -> Result<Arc<Caches>, Error> {
         let by_prefix = hubs.into_iter().map(|(prefix, kind)| (prefix, Arc::new(ResourceCache::new(kind)))).collect();
@@ -75,7 +89,7 @@ impl Caches {
         let progress = watch::Sender::new(0);
         let unread = Mutex::default();
         let written_headers = WrittenHeaders::default();
-        let caches = Arc::new(Caches { by_prefix, additions, progress, store, transformer, written_headers, unread });
+        let caches = Arc::new(Caches { by_prefix, additions, progress, sources, written_headers, unread });
         let revision = caches.load().await?;
         tokio::spawn(Arc::clone(&caches).feed(revision, receiver, shutdown.clone()));
         caches.fresh().await.map_err(|status| Error::Bootstrap(status.message))?;
@@ -87,6 +101,16 @@ impl Caches {
             }
             None => Ok(caches),
         }
+    }
+
+    /// Returns the forms of stored objects.
+    pub fn format(&self) -> &StorageFormat {
+        &self.sources.format
+    }
+
+    /// Returns the root of the keys in the store.
+    pub fn root(&self) -> &Root {
+        &self.sources.root
     }
 
     /// Returns the cache of the resource stored under `prefix`.
@@ -127,14 +151,17 @@ impl Caches {
 
     /// Returns whether the caches have all writes that the store had acknowledged when this was called.
     pub fn is_fresh(&self) -> bool {
+        let store = &self.sources.store;
         // The store is read first: a cache that is read later may be newer, never older.
-        let revision = self.store.revision();
-        self.revision() >= revision
+        let revision = store.revision();
+        !store.is_shared() && self.revision() >= revision
     }
 
     /// Waits until the caches have the store's present state.
     pub async fn fresh(&self) -> Result<Revision, Status> {
-        self.reach(self.store.revision()).await
+        let store = &self.sources.store;
+        let revision = if store.is_shared() { store.current().await.map_err(store_status)? } else { store.revision() };
+        self.reach(revision).await
     }
 
     /// Waits until the caches have reached `revision`.
@@ -144,31 +171,66 @@ impl Caches {
             return Ok(at);
         }
         let mut progress = self.progress.subscribe();
-        let reached = tokio::time::timeout(FRESH_TIMEOUT, progress.wait_for(|at| *at >= revision)).await;
-        match reached {
-            Ok(Ok(at)) => Ok(*at),
+        let reached = tokio::time::timeout(FRESH_TIMEOUT, async {
+            tokio::select! {
+                at = progress.wait_for(|at| *at >= revision) => at.ok().map(|at| *at),
+                never = self.request_progress(), if self.sources.store.is_shared() => match never {},
+            }
+        });
+        match reached.await {
+            Ok(Some(at)) => Ok(at),
             _ => Err(too_large_resource_version(revision, self.revision())),
+        }
+    }
+
+    /// Requests progress notifications of the feed's watch for as long as a read waits.
+    async fn request_progress(&self) -> Infallible {
+        tokio::time::sleep(FIRST_PROGRESS).await;
+        loop {
+            if let Err(error) = self.sources.store.progress(self.root().all().as_bytes()).await {
+                tracing::debug!(%error, "no progress of the store's watch");
+            }
+            tokio::time::sleep(PROGRESS).await;
         }
     }
 
     /// Fills the caches with a state as old as a window is long: the feed then replays the changes since, so that
     /// clients can resume from a resourceVersion of before a restart.
     async fn load(&self) -> Result<Revision, Error> {
-        let oldest = self.store.revision().saturating_sub(resource::WINDOW as Revision);
-        let from = oldest.max(self.store.compacted()).max(EMPTY_STORE);
-        let all = match self.store.range(Range::prefix(REGISTRY.as_bytes()).at(from)).await {
+        let store = &self.sources.store;
+        let oldest = store.current().await?.saturating_sub(resource::WINDOW as Revision);
+        let from = oldest.max(store.compacted()).max(EMPTY_STORE);
+        let all = Range::prefix(self.root().all().as_bytes());
+        let revision = match self.load_range(all.clone().at(from)).await {
             // The store was compacted just now; its present state is always there.
-            Err(corten_store::Error::Compacted { .. }) => self.store.range(Range::prefix(REGISTRY.as_bytes())).await?,
+            Err(corten_store::Error::Compacted { .. }) => {
+                self.map().values().for_each(|cache| cache.clear());
+                self.load_range(all).await?
+            }
             other => other?,
         };
-        for entry in &all.entries {
-            self.apply(entry.mod_revision, EventKind::Put, entry).await;
-        }
         for cache in self.map().values() {
-            cache.begin_window(all.revision);
+            cache.begin_window(revision);
         }
-        self.progress.send_replace(all.revision);
-        Ok(all.revision)
+        self.progress.send_replace(revision);
+        Ok(revision)
+    }
+
+    /// Applies all entries of a range, at the revision of its first page, which is returned.
+    async fn load_range(&self, range: Range) -> Result<Revision, corten_store::Error> {
+        let limit = if self.sources.store.is_shared() { PAGE } else { 0 };
+        let mut range = range.limit(limit);
+        loop {
+            let page = self.sources.store.range(range.clone()).await?;
+            for entry in &page.entries {
+                self.apply(entry.mod_revision, EventKind::Put, entry).await;
+            }
+            match page.entries.last().filter(|_| page.more) {
+                None => return Ok(page.revision),
+                // The next key after this one.
+                Some(last) => range = range.from([&last.key, &[0_u8][..]].concat()).at(page.revision),
+            }
+        }
     }
 
     /// Applies the store's changes until shutdown, and resumes at its revision when a watch ends.
@@ -203,7 +265,7 @@ impl Caches {
         additions: &mut mpsc::Receiver<Addition>,
         pacer: &mut Pacer,
     ) -> corten_store::Error {
-        let mut watch = match self.store.watch(REGISTRY.as_bytes(), *revision + 1).await {
+        let mut watch = match self.sources.store.watch(self.root().all().as_bytes(), *revision + 1).await {
             Ok(watch) => watch,
             Err(e) => return e,
         };
@@ -239,16 +301,13 @@ impl Caches {
 
     /// Fills a new cache with the state at the feed's revision; the feed applies the later changes.
     async fn add(&self, addition: Addition, revision: Revision) -> Result<(), corten_store::Error> {
-        let base = format!("{}/", addition.prefix);
-        let all = self.store.range(Range::prefix(base.as_bytes()).at(revision)).await?;
+        let base = format!("{}/", self.root().key(&addition.prefix));
         let cache = Arc::new(ResourceCache::new(addition.kind));
         self.by_prefix
             .write()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
             .insert(addition.prefix, Arc::clone(&cache));
-        for entry in &all.entries {
-            self.apply(entry.mod_revision, EventKind::Put, entry).await;
-        }
+        self.load_range(Range::prefix(base.as_bytes()).at(revision)).await?;
         cache.begin_window(revision);
         // The caller may have been cancelled; the cache stays until it is removed.
         let _ = addition.done.send(());
@@ -313,18 +372,23 @@ impl Caches {
     /// Decrypts and parses the object of an entry.
     pub async fn decode(&self, kind: &Kind, entry: &Entry) -> Result<Object, Error> {
         let key = || String::from_utf8_lossy(&entry.key).into_owned();
-        self.transformer.learn(kind, &entry.value).await;
-        let opened = self.transformer.open(kind, &entry.key, &entry.value);
+        let transformer = &self.sources.transformer;
+        transformer.learn(kind, &entry.value).await;
+        let opened = transformer.open(kind, &entry.key, &entry.value);
         let opened = opened.map_err(|reason| Error::Sealed { key: key(), reason })?;
-        Object::parse(opened.plain, entry.mod_revision).map_err(|e| Error::Object { key: key(), reason: e.to_string() })
+        let decoded = self.format().decode(kind, opened.plain, entry.mod_revision);
+        decoded.map_err(|reason| Error::Object { key: key(), reason })
     }
 
     /// Returns the cache of a key, and the rest of the key. Prefixes have one or two segments.
     fn route<'a>(&self, key: &'a [u8]) -> Option<(Arc<ResourceCache>, &'a str)> {
         let key = std::str::from_utf8(key).ok()?;
-        let slashes: Vec<usize> = key.match_indices('/').map(|(at, _)| at).skip(2).take(2).collect();
+        let declared = self.root().declared(key)?;
+        let slashes: Vec<usize> = declared.match_indices('/').map(|(at, _)| at).skip(2).take(2).collect();
         let map = self.map();
-        slashes.iter().rev().find_map(|&at| Some((Arc::clone(map.get(&key[..at])?), &key[at + 1..])))
+        let found = slashes.iter().rev().find_map(|&at| Some((Arc::clone(map.get(&declared[..at])?), at)));
+        // The name is the end of the key, whatever its root is.
+        found.map(|(cache, at)| (cache, &key[key.len() - (declared.len() - at - 1)..]))
     }
 }
 

@@ -21,7 +21,7 @@ use crate::registry::{Registry, Resource, store_status};
 pub type Changes = watch::Receiver<Revision>;
 
 async fn keys(registry: &Registry, crd: &Value) -> Result<Vec<bytes::Bytes>, Status> {
-    let prefix = format!("{}/", crd::prefix(crd));
+    let prefix = format!("{}/", registry.caches.root().key(&crd::prefix(crd)));
     let range = Range::prefix(prefix.as_bytes()).keys_only();
     let objects = registry.store.range(range).await.map_err(store_status)?;
     Ok(objects.entries.into_iter().map(|entry| entry.key).collect())
@@ -120,6 +120,17 @@ async fn set_terminating(registry: &Registry, crds: &Resource, object: &Object, 
     Ok(true)
 }
 
+/// Commits deletions until the rest fits into one commit together with the CRD, and returns the rest.
+async fn in_commits(registry: &Registry, mut deletions: Vec<Op>) -> Result<Vec<Op>, Status> {
+    let most = registry.store.max_ops() - 1;
+    while deletions.len() > most {
+        let rest = deletions.split_off(most);
+        registry.store.commit(deletions).await.map_err(store_status)?;
+        deletions = rest;
+    }
+    Ok(deletions)
+}
+
 /// Removes a CRD without objects, unless it has other finalizers.
 async fn finish(
     registry: &Registry,
@@ -128,6 +139,7 @@ async fn finish(
     crd: &Value,
     deletions: Vec<Op>,
 ) -> Result<(), Status> {
+    let deletions = in_commits(registry, deletions).await?;
     let mut finalizers: Vec<&str> = corten_meta::finalizers(crd);
     finalizers.retain(|finalizer| *finalizer != corten_api::CUSTOM_RESOURCE_CLEANUP);
     if finalizers.is_empty() {

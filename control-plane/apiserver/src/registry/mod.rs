@@ -7,27 +7,30 @@ mod conversion;
 pub mod conversion_memo;
 pub mod conversion_webhook;
 mod converted_objects;
+mod lease;
 mod resource;
 mod table;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use corten_api::Kind;
 use corten_meta::quote::quote;
 use corten_meta::{Object, Status, Value, names};
-use corten_store::{Entry, Expect, LeaseId, NO_LEASE, Op, Outcome, Range, Revision, Store};
+use corten_store::{Entry, Expect, NO_LEASE, Op, Outcome, Range, Revision, Store};
 use tokio_util::sync::CancellationToken;
 
-use crate::cache::{Caches, PendingHeader, ResourceCache};
+use crate::cache::{Caches, PendingHeader, ResourceCache, Sources};
 use crate::config::Config;
 use crate::encryption::Transformer;
 use crate::error::Error;
+pub use crate::error::store_status;
 use crate::metrics::StorageOperation;
 use crate::outbound::Outbound;
+use crate::storage_format::{Root, StorageFormat};
+use lease::EventLease;
 pub use resource::{Resource, Stored};
 pub use table::Resources;
 use table::{hubs, table};
@@ -57,16 +60,8 @@ pub struct Registry {
     pub transformer: Arc<Transformer>,
     resources: ArcSwap<Resources>,
     built_in: Vec<Arc<Kind>>,
-    event_ttl: Duration,
     event_lease: EventLease,
     shutdown: CancellationToken,
-}
-
-/// The lease of Events. Events of the same minute share it.
-struct EventLease {
-    started: Instant,
-    id: AtomicI64,
-    minute: AtomicI64,
 }
 
 /// The biggest stored object: etcd's default limit, so that every object can be moved to etcd.
@@ -84,15 +79,20 @@ impl Registry {
         shutdown: CancellationToken,
     ) -> Result<Registry, Error> {
         let hubs = hubs(kinds);
-        let caches =
-            Caches::start(Arc::clone(&store), hubs.clone(), Arc::clone(&transformer), shutdown.clone()).await?;
+        let format = StorageFormat::new(config.storage_media_type, store.is_shared(), kinds);
+        let sources = Sources {
+            store: Arc::clone(&store),
+            transformer: Arc::clone(&transformer),
+            format: Arc::new(format),
+            root: Root::new(&config.etcd_prefix),
+        };
+        let caches = Caches::start(sources, hubs.clone(), shutdown.clone()).await?;
         let outbound = Arc::new(Outbound::new(config, &caches, kinds)?);
         let none = Resources::default();
         let resources = ArcSwap::from_pointee(table(&caches, kinds, &hubs, &outbound, &none, &shutdown)?);
         let built_in = kinds.to_vec();
-        let event_ttl = config.event_ttl;
-        let event_lease = EventLease { started: Instant::now(), id: AtomicI64::new(0), minute: AtomicI64::new(-1) };
-        Ok(Registry { store, caches, outbound, transformer, resources, built_in, event_ttl, event_lease, shutdown })
+        let event_lease = EventLease::new(config.event_ttl);
+        Ok(Registry { store, caches, outbound, transformer, resources, built_in, event_lease, shutdown })
     }
 
     /// Returns the resource of a group, version and plural, if it is served.
@@ -171,8 +171,7 @@ impl Registry {
 
     /// Returns the store key of an object.
     pub fn key_of(&self, resource: &Resource, namespace: &str, name: &str) -> Result<String, Status> {
-        let stored = resource.storage()?;
-        Ok(format!("{}/{}", stored.prefix, stored.cache.key(namespace, name)))
+        Ok(resource.storage()?.path(namespace, name))
     }
 
     /// Checks the namespace and the name of a path.
@@ -251,7 +250,7 @@ impl Registry {
 
     /// Returns whether a namespace has no object of the resource in the store now.
     pub async fn is_empty(&self, resource: &Resource, namespace: &str) -> Result<bool, Status> {
-        let prefix = format!("{}/{namespace}/", resource.storage()?.prefix);
+        let prefix = format!("{}/{namespace}/", resource.storage()?.key_prefix());
         let range = Range::prefix(prefix.as_bytes()).keys_only().limit(1);
         Ok(self.store.range(range).await.map_err(store_status)?.entries.is_empty())
     }
@@ -266,7 +265,7 @@ impl Registry {
         revision: Revision,
     ) -> Result<(Vec<(String, Object)>, bool, u64), corten_store::Error> {
         let Ok(stored) = resource.storage() else { return Ok((Vec::new(), false, 0)) };
-        let base = format!("{}/", stored.prefix);
+        let base = format!("{}/", stored.key_prefix());
         let prefix = if namespace.is_empty() { base.clone() } else { format!("{base}{namespace}/") };
         let mut range = Range::prefix(prefix.as_bytes()).at(revision).limit(limit);
         if let Some(start) = start {
@@ -310,8 +309,12 @@ impl Registry {
         if bytes.len() > MAX_OBJECT_BYTES {
             return Err(Status::request_too_large(&format!("limit is {MAX_OBJECT_BYTES}")));
         }
-        let sealed = self.transformer.seal(&stored.hub, &key, bytes.clone()).map_err(Status::internal)?;
-        let lease = if stored.prefix == EXPIRING_PREFIX { self.lease().await? } else { NO_LEASE };
+        let encoded = self.caches.format().encode(&stored.hub, bytes.clone());
+        let sealed = self.transformer.seal(&stored.hub, &key, encoded).map_err(Status::internal)?;
+        let lease = match stored.prefix == EXPIRING_PREFIX {
+            true => self.event_lease.get(&*self.store).await.map_err(store_status)?,
+            false => NO_LEASE,
+        };
         Ok((Op::Put { key, value: sealed, lease, expect }, bytes))
     }
 
@@ -367,8 +370,10 @@ impl Registry {
         let header = &object.header;
         let encoded = Encoded { namespace: &header.namespace, name: &header.name, bytes: object.bytes.clone() };
         let (op, _) = self.put_encoded(stored, encoded, expect).await?;
-        // An encrypted object comes back as other bytes.
-        let is_open = !self.transformer.seals(&stored.hub);
+        // An encrypted object, one in protobuf and one from another machine come back as other bytes.
+        let is_open = !self.transformer.seals(&stored.hub)
+            && !self.store.is_shared()
+            && self.caches.format().is_canonical(&stored.hub);
         let pending = is_open.then(|| self.caches.written_headers.insert(&object.bytes, &object.header));
         match self.commit_put(resource, op, expect, companions).await? {
             Err(conflict) => Ok(conflict),
@@ -420,34 +425,8 @@ impl Registry {
         resource.storage()?.cache.storage.observe(operation, began);
         Ok(outcome)
     }
-
-    /// Returns a lease that outlives the TTL by at most a minute; a new one is granted each minute that needs one.
-    async fn lease(&self) -> Result<LeaseId, Status> {
-        let minute = (self.event_lease.started.elapsed().as_secs() / 60) as i64;
-        let known = self.event_lease.id.load(Ordering::Acquire);
-        if known != 0 && self.event_lease.minute.load(Ordering::Acquire) == minute {
-            return Ok(known);
-        }
-        let id = (uuid::Uuid::new_v4().as_u128() as i64) & i64::MAX;
-        let ttl = self.event_ttl + Duration::from_secs(60);
-        self.store.grant(ttl, id).await.map_err(store_status)?;
-        self.event_lease.id.store(id, Ordering::Release);
-        self.event_lease.minute.store(minute, Ordering::Release);
-        Ok(id)
-    }
 }
 
 fn object_of(value: &Value) -> Result<Object, Status> {
     Object::from_value(value, 0).map_err(|e| Status::internal(e.to_string()))
-}
-
-/// Returns the Status of an error of the store.
-pub fn store_status(e: corten_store::Error) -> Status {
-    match e {
-        corten_store::Error::TooLarge { .. } => Status::request_too_large(&e.to_string()),
-        corten_store::Error::Closed => Status::service_unavailable(e.to_string()),
-        // The message that operators of etcd know and search for.
-        corten_store::Error::Full { .. } => Status::internal("etcdserver: mvcc: database space exceeded".to_owned()),
-        _ => Status::internal(e.to_string()),
-    }
 }

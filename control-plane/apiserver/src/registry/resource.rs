@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::conversion_webhook::ConversionWebhook;
 use super::converted_objects::ConvertedObjects;
 use crate::cache::ResourceCache;
+use crate::storage_format::Root;
 
 /// One served resource of one version.
 pub struct Resource {
@@ -34,7 +35,10 @@ pub struct Resource {
 
 /// The storage of a resource.
 pub struct Stored {
+    /// The prefix that the kind declares.
     pub prefix: String,
+    /// The root of the keys in the store.
+    pub root: Root,
     /// The kind in its storage version.
     pub hub: Arc<Kind>,
     pub cache: Arc<ResourceCache>,
@@ -43,7 +47,12 @@ pub struct Stored {
 impl Stored {
     /// Returns the key of an object.
     pub fn path(&self, namespace: &str, name: &str) -> String {
-        format!("{}/{}", self.prefix, self.cache.key(namespace, name))
+        format!("{}/{}", self.key_prefix(), self.cache.key(namespace, name))
+    }
+
+    /// Returns the part that the keys of all objects begin with.
+    pub fn key_prefix(&self) -> String {
+        self.root.key(&self.prefix)
     }
 
     /// Refuses a namespace that would change the path of a key. An empty one is all namespaces.

@@ -65,7 +65,7 @@ pub(super) fn table(
                 let missing = || Error::Config(format!("no kind is stored as itself under {prefix}"));
                 let hub = hubs.get(prefix).cloned().ok_or_else(missing)?;
                 let cache = caches.of(prefix).ok_or_else(missing)?;
-                Some(Stored { prefix: prefix.clone(), hub, cache })
+                Some(Stored { prefix: prefix.clone(), root: caches.root().clone(), hub, cache })
             }
         };
         let versions = versions.get(&(kind.group.as_str(), kind.plural.as_str())).cloned().unwrap_or_default();

@@ -54,7 +54,8 @@ pub fn check_new(version: &str) -> Result<(), Status> {
 /// the key of a dry run has no prefix.
 pub fn not_the_same(scope: &Scope<'_>, why: &str) -> Result<Status, Status> {
     let key = scope.core.registry.key_of(scope.resource, scope.namespace, scope.name)?;
-    let key = if scope.context.dry_run() { key.trim_start_matches("/registry") } else { &key };
+    let declared = scope.core.registry.caches.root().declared(&key).unwrap_or_default();
+    let key = if scope.context.dry_run() { declared.trim_start_matches("/registry") } else { &key };
     let why =
         format!("StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: {why}");
     Ok(Status::conflict(&scope.resource.group_resource(), scope.name, &why))

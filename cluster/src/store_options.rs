@@ -1,0 +1,163 @@
+//! The flags of the API server that say where and how objects are stored. Their names are upstream's.
+//!
+//! Without them the store is embedded, in the data directory.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use corten_store::etcd;
+
+/// The form of built-in kinds in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum MediaType {
+    #[value(name = "application/vnd.kubernetes.protobuf")]
+    Protobuf,
+    #[value(name = "application/json")]
+    Json,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct StoreOptions {
+    /// The client URLs of etcd's members, separated by commas. Without them, objects are stored in the data directory.
+    #[arg(long, value_name = "URLS", value_delimiter = ',')]
+    pub etcd_servers: Vec<String>,
+    /// The CA bundle of etcd's members.
+    #[arg(long, value_name = "FILE", requires = "etcd_servers")]
+    pub etcd_cafile: Option<PathBuf>,
+    /// The client certificate for etcd.
+    #[arg(long, value_name = "FILE", requires = "etcd_keyfile")]
+    pub etcd_certfile: Option<PathBuf>,
+    /// The private key of the client certificate for etcd.
+    #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
+    pub etcd_keyfile: Option<PathBuf>,
+    /// The prefix of all keys in etcd.
+    #[arg(long, value_name = "PREFIX", default_value = "/registry", requires = "etcd_servers")]
+    pub etcd_prefix: String,
+    /// The interval of compactions of etcd; 0 leaves them to others.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::cli::duration)]
+    pub etcd_compaction_interval: Duration,
+    /// The form of built-in kinds in the store. Defaults to protobuf in etcd, and to JSON in the data directory.
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub storage_media_type: Option<MediaType>,
+    /// The time for which the server still serves after it announced its shutdown, so that load balancers notice.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = crate::cli::duration)]
+    pub shutdown_delay_duration: Duration,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        StoreOptions {
+            etcd_servers: Vec::new(),
+            etcd_cafile: None,
+            etcd_certfile: None,
+            etcd_keyfile: None,
+            etcd_prefix: "/registry".to_owned(),
+            etcd_compaction_interval: Duration::from_secs(300),
+            storage_media_type: None,
+            shutdown_delay_duration: Duration::ZERO,
+        }
+    }
+}
+
+impl StoreOptions {
+    /// Returns the form of built-in kinds.
+    pub fn media_type(&self) -> corten_apiserver::StorageMediaType {
+        use corten_apiserver::StorageMediaType as Stored;
+        let is_json = match self.storage_media_type {
+            Some(given) => given == MediaType::Json,
+            None => self.etcd_servers.is_empty(),
+        };
+        if is_json { Stored::Json } else { Stored::Protobuf }
+    }
+
+    /// Returns the settings of etcd; `None` if the store is embedded.
+    pub fn etcd(&self) -> Result<Option<etcd::Config>> {
+        if self.etcd_servers.is_empty() {
+            return Ok(None);
+        }
+        let read =
+            |path: &Path| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+        let optional = |path: &Option<PathBuf>| path.as_deref().map_or_else(|| Ok(String::new()), read);
+        let tls = match &self.etcd_cafile {
+            None => None,
+            Some(ca) => Some(etcd::Tls {
+                ca: read(ca)?,
+                certificate: optional(&self.etcd_certfile)?,
+                key: optional(&self.etcd_keyfile)?,
+            }),
+        };
+        let health_key = format!("/{}/health", self.etcd_prefix.trim_matches('/')).into_bytes();
+        let compaction_interval = self.etcd_compaction_interval;
+        Ok(Some(etcd::Config { tls, compaction_interval, health_key, ..etcd::Config::new(self.etcd_servers.clone()) }))
+    }
+
+    /// Returns the flags as another process's command line takes them.
+    pub fn arguments(&self) -> Vec<OsString> {
+        let mut list: Vec<OsString> = Vec::new();
+        if !self.etcd_servers.is_empty() {
+            list.extend(["--etcd-servers".into(), self.etcd_servers.join(",").into()]);
+            list.extend(["--etcd-prefix".into(), self.etcd_prefix.clone().into()]);
+        }
+        for (name, path) in [
+            ("--etcd-cafile", &self.etcd_cafile),
+            ("--etcd-certfile", &self.etcd_certfile),
+            ("--etcd-keyfile", &self.etcd_keyfile),
+        ] {
+            if let Some(path) = path {
+                // The other process has another working directory.
+                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                list.extend([name.into(), path.into()]);
+            }
+        }
+        if let Some(media_type) = self.storage_media_type.and_then(|given| given.to_possible_value()) {
+            list.extend(["--storage-media-type".into(), media_type.get_name().into()]);
+        }
+        for (name, duration) in [
+            ("--etcd-compaction-interval", self.etcd_compaction_interval),
+            ("--shutdown-delay-duration", self.shutdown_delay_duration),
+        ] {
+            list.extend([name.into(), format!("{}ms", duration.as_millis()).into()]);
+        }
+        list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<StoreOptions, clap::Error> {
+        let words = ["corten", "server"].iter().chain(words);
+        match crate::cli::Cli::try_parse_from(words)?.command {
+            crate::cli::Command::Server(flags) => Ok(flags.store),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_store_is_embedded_unless_etcd_is_named() {
+        let options = parse(&[]).unwrap();
+        assert!(options.etcd().unwrap().is_none());
+        assert_eq!(options.media_type(), corten_apiserver::StorageMediaType::Json);
+        let options = parse(&["--etcd-servers", "http://a:1,http://b:2", "--etcd-prefix", "/k8s"]).unwrap();
+        let config = options.etcd().unwrap().unwrap();
+        assert_eq!(config.endpoints, ["http://a:1", "http://b:2"]);
+        assert_eq!(config.health_key, b"/k8s/health");
+        assert_eq!(options.media_type(), corten_apiserver::StorageMediaType::Protobuf);
+        assert!(parse(&["--etcd-certfile", "x"]).is_err(), "a certificate needs its key");
+    }
+
+    #[test]
+    fn another_process_gets_the_same_flags() {
+        let words = ["--etcd-servers", "http://a:1", "--storage-media-type", "application/json"];
+        let options = parse(&[&words[..], &["--shutdown-delay-duration", "5s"]].concat()).unwrap();
+        let again: Vec<String> = options.arguments().into_iter().map(|word| word.into_string().unwrap()).collect();
+        let again = parse(&again.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+        assert_eq!(format!("{again:?}"), format!("{options:?}"));
+    }
+}
