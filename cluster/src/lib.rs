@@ -4,6 +4,7 @@
 //! component: it makes their configuration, gives each its identity, and plugs one into another where they must meet.
 
 mod access_options;
+mod api_servers;
 mod bench;
 mod cli;
 mod commands;
@@ -17,6 +18,8 @@ mod join;
 mod kubeconfig;
 mod kubelet_options;
 mod listeners;
+mod membership;
+mod membership_options;
 mod network_options;
 mod node_object;
 mod pki;

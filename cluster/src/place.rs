@@ -48,7 +48,7 @@ impl Place {
 
     /// The directories of keys, credentials and objects, as far as they are there.
     pub fn secret_directories(&self) -> Vec<PathBuf> {
-        self.existing(&["audit", "kubeconfig", "pki", "store"])
+        self.existing(&["audit", "etcd", "kubeconfig", "pki", "store"])
     }
 
     /// The directories of the node's components, as far as they are there.
@@ -79,6 +79,12 @@ impl Place {
             .collect();
         names.sort_unstable();
         names
+    }
+
+    /// Returns the names of the further nodes that are servers.
+    pub fn further_servers(&self) -> Vec<String> {
+        let is_server = |name: &String| self.node(name).data.join("etcd").exists();
+        self.further_nodes().into_iter().filter(is_server).collect()
     }
 
     /// The cgroup that holds all of this place's pods; one per data directory, so that clusters do not mix.

@@ -13,14 +13,17 @@ mod companion;
 pub mod control;
 mod endpoint;
 pub mod further_nodes;
+mod further_servers;
 mod groups;
 mod joining;
+mod members;
 pub mod network;
 pub mod node;
 mod node_certificate;
 pub mod node_dns;
 pub mod readiness;
 mod renewal;
+mod server_nodes;
 mod service_accounts;
 mod serving_certificate;
 
@@ -36,16 +39,44 @@ use crate::cli;
 use crate::config::{Cluster, Node};
 use crate::join::certificate::{self, Wanted};
 use crate::join::{self, Joined};
+use crate::membership::Membership;
 use crate::pki::Pki;
 use crate::progress::Progress;
 use crate::tasks::Tasks;
 
-/// A whole cluster in this process.
-pub async fn server(cluster: Cluster, progress: Progress, shutdown: CancellationToken) -> Result<()> {
+/// A whole cluster in this process, or one of several servers of it.
+pub async fn server(
+    cluster: Cluster,
+    membership: Option<Membership>,
+    progress: Progress,
+    shutdown: CancellationToken,
+) -> Result<()> {
+    // etcd ends after the API server, which writes its last words.
+    let mut ground = Tasks::new(CancellationToken::new());
+    let outcome = serve(cluster, membership, progress, &mut ground, shutdown).await;
+    ground.shutdown().cancel();
+    ground.run().await?;
+    outcome
+}
+
+async fn serve(
+    mut cluster: Cluster,
+    membership: Option<Membership>,
+    progress: Progress,
+    ground: &mut Tasks,
+    shutdown: CancellationToken,
+) -> Result<()> {
     let started = corten_meta::time::now();
     let pki = Arc::new(Pki::open(&cluster.node.place.pki())?);
-    let store = apiserver::open_store(&cluster).await?;
     further_nodes::ensure_address(&cluster).await?;
+    let members = match &membership {
+        None => None,
+        Some(membership) => tokio::select! {
+            started = members::start(&mut cluster, membership, ground) => Some(started?),
+            () = shutdown.cancelled() => return Ok(()),
+        },
+    };
+    let store = apiserver::open_store(&cluster).await?;
     progress.reached("store");
 
     // The API server ends last: its clients must be able to say goodbye.
@@ -64,11 +95,16 @@ pub async fn server(cluster: Cluster, progress: Progress, shutdown: Cancellation
     node::start(cluster.node.clone(), identities, cluster.nodes > 1, &mut clients)?;
 
     let caches = Caches::new(admin.clone(), shutdown.clone());
-    clients.spawn("addons", addons::run(admin, caches.clone(), cluster.clone(), shutdown.clone()));
+    clients.spawn("addons", addons::run(admin.clone(), caches.clone(), cluster.clone(), shutdown.clone()));
+    if let Some(members) = members {
+        clients.spawn("server nodes", server_nodes::run(caches.clone(), members, shutdown.clone()));
+    }
 
-    let further = further_nodes::start(&cluster, &pki, &mut clients).await?;
     let mut names = vec![cluster.node.name.clone()];
-    names.extend(further);
+    if let Some(membership) = &membership {
+        names.extend(further_servers::start(&cluster, membership, &admin, &mut clients).await?);
+    }
+    names.extend(further_nodes::start(&cluster, &pki, &mut clients).await?);
     let domain = cluster.node.cluster_domain.clone();
     clients.spawn(
         "readiness",
@@ -79,6 +115,7 @@ pub async fn server(cluster: Cluster, progress: Progress, shutdown: Cancellation
     let outcome = tokio::select! {
         outcome = clients.run() => outcome,
         failed = foundation.failed() => failed,
+        failed = ground.failed(), if membership.is_some() => failed,
     };
     ended.cancel();
     foundation.run().await?;
@@ -89,12 +126,14 @@ pub async fn server(cluster: Cluster, progress: Progress, shutdown: Cancellation
 pub async fn agent(flags: cli::Agent, shutdown: CancellationToken) -> Result<()> {
     let mut tasks = Tasks::new(shutdown);
     let Some((joined, kubelet)) = become_node(&flags, &mut tasks).await? else { return Ok(()) };
-    let node = joined.node;
-    if joined.renews && !identify_components(&node, &kubelet.client, &mut tasks).await? {
+    if joined.renews && !identify_components(&joined.node, &kubelet.client, &mut tasks).await? {
         return Ok(());
     }
-    let identities = node::Identities::of_agent(&node, kubelet)?;
-    node::start(node, identities, false, &mut tasks)?;
+    let identities = node::Identities::of_agent(&joined, kubelet)?;
+    if let Some(servers) = &joined.servers {
+        servers.follow(identities.network.clone(), &mut tasks);
+    }
+    node::start(joined.node, identities, false, &mut tasks)?;
     tasks.run().await
 }
 
@@ -102,7 +141,7 @@ pub async fn agent(flags: cli::Agent, shutdown: CancellationToken) -> Result<()>
 async fn become_node(flags: &cli::Agent, tasks: &mut Tasks) -> Result<Option<(Joined, node::KubeletIdentity)>> {
     let shutdown = tasks.shutdown();
     let joined = tokio::select! {
-        joined = join::join(flags) => joined?,
+        joined = join::join(flags, tasks) => joined?,
         () = shutdown.cancelled() => return Ok(None),
     };
     let node = &joined.node;
@@ -110,7 +149,7 @@ async fn become_node(flags: &cli::Agent, tasks: &mut Tasks) -> Result<Option<(Jo
         let kubelet = node::KubeletIdentity::of_files(node, &joined.kubeconfig)?;
         return Ok(Some((joined, kubelet)));
     }
-    let client = Client::from_kubeconfig(&joined.kubeconfig, None).context("the kubeconfig cannot be used")?;
+    let client = joined.client(&joined.kubeconfig).context("the kubeconfig cannot be used")?;
     let (sender, serving) = watch::channel(renewal::first_serving(&node.place, &node.name)?);
     let path = certificate::client_path(&node.place);
     let renewed = renewal::client(path, Wanted::client(&node.name), client.clone(), shutdown.clone());

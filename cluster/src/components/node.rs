@@ -20,6 +20,7 @@ use super::network::{Plugged, cidrs, gateways, pod_range};
 use super::node_certificate::{leaf, serving};
 use super::node_dns::{DNS_METRICS, dns_endpoints};
 use crate::config::{Cluster, Node};
+use crate::join::Joined;
 use crate::node_object::CONTROL_PLANE;
 use crate::pki::Pki;
 use crate::place::Place;
@@ -88,13 +89,11 @@ impl Identities {
 
     /// Of a node elsewhere: the proxy, DNS and the network act as the kubelet where they have no kubeconfig of their own,
     /// which is for whoever gives the kubelet its kubeconfig to allow.
-    pub fn of_agent(node: &Node, kubelet: KubeletIdentity) -> Result<Identities> {
+    pub fn of_agent(joined: &Joined, kubelet: KubeletIdentity) -> Result<Identities> {
         let own = |component: NodeComponent| {
-            let path = node.place.kubeconfig(component.name());
+            let path = joined.node.place.kubeconfig(component.name());
             match path.exists() {
-                true => {
-                    Client::from_kubeconfig(&path, None).with_context(|| format!("{} cannot be used", path.display()))
-                }
+                true => joined.client(&path).with_context(|| format!("{} cannot be used", path.display())),
                 false => Ok(kubelet.client.clone()),
             }
         };

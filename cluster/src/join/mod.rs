@@ -17,6 +17,7 @@ use corten_client::{Client, HttpsConfig};
 use corten_controllers::NodeComponent;
 use futures::future::try_join_all;
 
+use crate::api_servers::ApiServers;
 use crate::cli;
 use crate::config::{Node, node_name};
 use crate::kubeconfig;
@@ -24,6 +25,7 @@ use crate::node_object::is_ready;
 use crate::pki::write_private;
 use crate::place::Place;
 use crate::settings::Settings;
+use crate::tasks::Tasks;
 use certificate::Wanted;
 
 /// What a node needs to run.
@@ -32,23 +34,38 @@ pub struct Joined {
     pub kubeconfig: PathBuf,
     /// Whether the node asks for its certificates itself, and so must renew them.
     pub renews: bool,
+    /// The node's way to all API servers; none where the kubeconfig is the administrator's.
+    pub servers: Option<ApiServers>,
+}
+
+impl Joined {
+    /// Returns a client with the identity of a kubeconfig of the node.
+    pub fn client(&self, kubeconfig: &Path) -> Result<Client> {
+        match &self.servers {
+            Some(servers) => servers.client(kubeconfig),
+            None => Ok(Client::from_kubeconfig(kubeconfig, None)?),
+        }
+    }
 }
 
 /// Makes the machine a node: by the kubeconfig it is given, by what an earlier join left, or by a token.
-pub async fn join(flags: &cli::Agent) -> Result<Joined> {
+pub async fn join(flags: &cli::Agent, tasks: &mut Tasks) -> Result<Joined> {
     if let Some(path) = &flags.kubeconfig {
         let node = of_server(Node::from_flags(flags, &Settings::default())?, path);
-        return Ok(Joined { node, kubeconfig: path.clone(), renews: false });
+        return Ok(Joined { node, kubeconfig: path.clone(), renews: false, servers: None });
     }
     let place = Place::of(&flags.place);
     let path = place.kubeconfig("kubelet");
     if must_join(flags, &place)? {
         join_by_token(flags, &place).await?;
     }
-    let client = Client::from_kubeconfig(&path, None)
-        .with_context(|| format!("{} cannot be used; delete it and join again with a token", path.display()))?;
-    let node = of_server(Node::from_flags(flags, &settings::learn(&client, &place).await?)?, &path);
-    Ok(Joined { node, kubeconfig: path, renews: true })
+    let unusable = || format!("{} cannot be used; delete it and join again with a token", path.display());
+    let name = node_name(flags.node_name.as_deref())?;
+    let servers = ApiServers::start(&place, &path, &name, tasks).await.with_context(unusable)?;
+    let client = servers.client(&path).with_context(unusable)?;
+    let mut node = of_server(Node::from_flags(flags, &settings::learn(&client, &place).await?)?, &path);
+    node.api_servers.extend(servers.addresses());
+    Ok(Joined { node, kubeconfig: path, renews: true, servers: Some(servers) })
 }
 
 /// Gives an identity to each component of the node that has none.

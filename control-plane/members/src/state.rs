@@ -1,4 +1,4 @@
-//! What a machine remembers of its membership, beside etcd's own data.
+//! The membership of a machine, as it remembers it beside etcd's own data.
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
