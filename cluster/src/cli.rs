@@ -9,6 +9,7 @@ use corten_network::routes::Backend;
 
 use crate::access_options::AccessOptions;
 use crate::kubelet_options::KubeletOptions;
+use crate::membership_options::MembershipOptions;
 use crate::network_options::NetworkOptions;
 use crate::signing_options::SigningOptions;
 use crate::store_cli::{Etcd, Store};
@@ -109,6 +110,10 @@ pub struct Server {
     /// the data directory, or to 1 for a new cluster.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=32))]
     pub nodes: Option<u8>,
+    /// The number of servers, each with an etcd member, for trying out: those beyond the first are the next nodes of this
+    /// machine. Defaults to the number in the data directory.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=7), conflicts_with = "join")]
+    pub servers: Option<u8>,
     /// The name of the first node; defaults to the host name.
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
@@ -164,6 +169,8 @@ pub struct Server {
     #[arg(long)]
     pub disable_scheduler: bool,
     #[command(flatten)]
+    pub membership: MembershipOptions,
+    #[command(flatten)]
     pub store: StoreOptions,
     #[command(flatten)]
     pub access: AccessOptions,
@@ -171,6 +178,9 @@ pub struct Server {
     pub audit: Audit,
     #[command(flatten)]
     pub kubelet: KubeletOptions,
+    /// The directory of the image store, which servers of one machine share.
+    #[arg(long, hide = true, value_name = "DIR")]
+    pub image_dir: Option<PathBuf>,
     /// The descriptor for progress lines; `corten up` reads them.
     #[arg(long, hide = true)]
     pub progress_fd: Option<i32>,
@@ -675,6 +685,9 @@ pub struct TokenCreate {
     /// The usages of the token: signing, authentication.
     #[arg(long, value_delimiter = ',', default_value = "signing,authentication", value_name = "USAGES")]
     pub usages: Vec<String>,
+    /// Make a token with which a machine joins as another server, which gives it the cluster's keys.
+    #[arg(long, conflicts_with_all = ["token", "usages", "groups"])]
+    pub server: bool,
     /// The groups of the token's user.
     #[arg(
         long,
@@ -683,7 +696,7 @@ pub struct TokenCreate {
         value_name = "GROUPS"
     )]
     pub groups: Vec<String>,
-    /// Print the `corten agent` command that joins a machine.
+    /// Print the `corten agent` or `corten server` command that joins a machine.
     #[arg(long)]
     pub print_join_command: bool,
 }

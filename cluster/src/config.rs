@@ -50,6 +50,8 @@ pub struct Node {
 pub struct Cluster {
     pub node: Node,
     pub nodes: u8,
+    /// The number of servers on this machine; those beyond the first are the next of the nodes.
+    pub servers: u8,
     /// The value of the flag, for the further nodes of this machine.
     pub proxy_mode: cli::ProxyMode,
     pub bind: SocketAddr,
@@ -63,21 +65,25 @@ pub struct Cluster {
     pub store: StoreOptions,
     pub access: AccessOptions,
     pub audit: cli::Audit,
+    /// Whether the cluster may have other servers, so that controllers stand for election.
+    pub several_servers: bool,
 }
 
 impl Cluster {
     pub fn from_flags(flags: &cli::Server) -> Result<Cluster> {
         disjoint(&flags.cluster_cidr, &flags.service_cidr)?;
         // A cluster that was created with three nodes and stopped starts with three again.
-        let nodes = flags.nodes.unwrap_or_else(|| 1 + Directories::of(&flags.directories).further_nodes().len() as u8);
+        let directories = Directories::of(&flags.directories);
+        let servers = flags.servers.unwrap_or_else(|| 1 + directories.further_servers().len() as u8);
+        let nodes = flags.nodes.unwrap_or_else(|| 1 + directories.further_nodes().len() as u8).max(servers);
         let addresses = node_addresses(&flags.node_ip, &flags.cluster_cidr, Some(nodes))?;
         let usual = if nodes > 1 { cli::NetworkBackend::HostGw } else { cli::NetworkBackend::Vxlan };
         let node = Node {
             name: node_name(flags.node_name.as_deref())?,
             address: addresses[0],
             addresses,
-            directories: Directories::of(&flags.directories),
-            images: Directories::of(&flags.directories).images(),
+            images: flags.image_dir.as_deref().map_or_else(|| directories.images(), absolute),
+            directories,
             kubelet_port: flags.kubelet_port,
             bridge: flags.bridge.clone(),
             network_backend: network_backend(flags.network_backend.unwrap_or(usual))?,
@@ -95,6 +101,7 @@ impl Cluster {
         Ok(Cluster {
             node,
             nodes,
+            servers,
             proxy_mode: flags.proxy_mode,
             bind: SocketAddr::new(every_address(flags.bind_address, &flags.cluster_cidr), flags.port),
             kubernetes_service: in_ranges(&flags.service_cidr, 1)?[0],
@@ -104,6 +111,7 @@ impl Cluster {
             store: flags.store.clone(),
             access: flags.access.clone(),
             audit: flags.audit.clone(),
+            several_servers: !flags.store.etcd_servers.is_empty(),
         })
     }
 
@@ -334,7 +342,7 @@ fn routed_address(ipv4: bool) -> Option<IpAddr> {
 }
 
 /// Returns the links of this machine that are up, each with one address.
-fn addresses_of_links() -> Vec<(String, IpAddr)> {
+pub fn addresses_of_links() -> Vec<(String, IpAddr)> {
     let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
     let up = all.filter(|link| link.flags.contains(nix::net::if_::InterfaceFlags::IFF_UP));
     up.filter_map(|link| {

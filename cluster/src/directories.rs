@@ -48,7 +48,7 @@ impl Directories {
 
     /// Returns the directories of keys, credentials and objects that exist.
     pub fn secret_directories(&self) -> Vec<PathBuf> {
-        self.existing(&["audit", "kubeconfig", "pki", "store"])
+        self.existing(&["audit", "etcd", "kubeconfig", "pki", "store"])
     }
 
     /// Returns the directories of the node's components that exist.
@@ -79,6 +79,12 @@ impl Directories {
             .collect();
         names.sort_unstable();
         names
+    }
+
+    /// Returns the names of the further nodes that are servers.
+    pub fn further_servers(&self) -> Vec<String> {
+        let is_server = |name: &String| self.node(name).data.join("etcd").exists();
+        self.further_nodes().into_iter().filter(is_server).collect()
     }
 
     /// Returns the cgroup of all pods of this data directory; one per data directory, so that clusters do not mix.

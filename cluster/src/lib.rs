@@ -4,6 +4,7 @@
 //! component: it makes their configuration, gives each its identity, and connects those that must call each other.
 
 mod access_options;
+mod api_servers;
 mod bench;
 mod cli;
 mod commands;
@@ -18,6 +19,8 @@ mod join;
 mod kubeconfig;
 mod kubelet_options;
 mod listeners;
+mod membership;
+mod membership_options;
 mod network_options;
 mod node_object;
 mod pki;

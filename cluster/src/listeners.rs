@@ -1,6 +1,7 @@
 //! Every port that a node opens, its addresses and its clients. The manual's page of ports is written from it, and a
 //! test compares it with the sockets of a running cluster. A listener that is not here must not be opened.
 
+use crate::api_servers::BALANCER_PORT;
 use crate::cli::{DEFAULT_KUBELET_PORT, DEFAULT_PORT};
 use crate::components::control::{MANAGER_PORT, SCHEDULER_PORT};
 use crate::components::node_dns::{DNS_BESIDE_PLUGINS, DNS_METRICS};
@@ -20,6 +21,7 @@ pub struct Listener {
 /// Returns the listeners, those of the control plane first.
 pub fn listeners() -> Vec<Listener> {
     let mut all = Vec::from(control_plane());
+    all.extend(several_servers());
     all.extend(kubelet_and_runtime());
     all.extend(network());
     all.extend(proxy());
@@ -48,6 +50,39 @@ fn control_plane() -> [Listener; 3] {
             port: Some(SCHEDULER_PORT),
             place: "127.0.0.1; alone, `--bind-address` and `--secure-port`",
             clients: "Processes of the node, over TLS: health for all, metrics after authorization.",
+        },
+    ]
+}
+
+fn several_servers() -> [Listener; 4] {
+    [
+        Listener {
+            name: "etcd",
+            transport: "TCP",
+            port: Some(corten_members::Config::CLIENT_PORT),
+            place: "the node's address, only on one of several servers",
+            clients: "API servers and servers that join, over TLS, by a certificate of etcd's own CA.",
+        },
+        Listener {
+            name: "etcd for other members",
+            transport: "TCP",
+            port: Some(corten_members::Config::PEER_PORT),
+            place: "the node's address, only on one of several servers",
+            clients: "The other members, over TLS, by a certificate of etcd's own CA.",
+        },
+        Listener {
+            name: "etcd's metrics",
+            transport: "TCP",
+            port: Some(corten_members::Config::METRICS_PORT),
+            place: "127.0.0.1, only on one of several servers",
+            clients: "Processes of the node: health and metrics, no objects.",
+        },
+        Listener {
+            name: "balancer of API servers",
+            transport: "TCP",
+            port: Some(BALANCER_PORT),
+            place: "127.0.0.1, or a port of the system's choice where it is taken; only on agents that joined by a token",
+            clients: "Processes of the node. Bytes pass through to an API server, which authenticates every request.",
         },
     ]
 }

@@ -83,7 +83,8 @@ pub struct Authority {
 }
 
 impl Authority {
-    fn open(dir: &Path, file: &str, name: &str) -> Result<Authority> {
+    /// Opens the authority in `dir`, or makes it.
+    pub fn open(dir: &Path, file: &str, name: &str) -> Result<Authority> {
         let certificate_path = dir.join(format!("{file}.crt"));
         let key_path = dir.join(format!("{file}.key"));
         let key = KeyPair::from_pem(&text_or(&key_path, || Ok(KeyPair::generate()?.serialize_pem()))?)
@@ -92,6 +93,14 @@ impl Authority {
         let issuer = Issuer::from_ca_cert_pem(&certificate, key)
             .with_context(|| format!("{} is not a certificate authority", certificate_path.display()))?;
         Ok(Authority { certificate, issuer, leaf_lifetime: LEAF_LIFETIME })
+    }
+
+    /// Reads an authority that is not on the disk yet.
+    pub fn parse(certificate: &str, key: &str) -> Result<Authority> {
+        let key = KeyPair::from_pem(key).context("the key of an authority is damaged")?;
+        let issuer =
+            Issuer::from_ca_cert_pem(certificate, key).context("the certificate of an authority is damaged")?;
+        Ok(Authority { certificate: certificate.to_owned(), issuer, leaf_lifetime: LEAF_LIFETIME })
     }
 
     /// Returns the key in PEM, for the controller that signs approved requests.
@@ -113,8 +122,18 @@ impl Authority {
 
     /// Signs a leaf certificate with a new key.
     pub fn issue(&self, leaf: &Leaf<'_>) -> Result<Identity> {
-        let key = KeyPair::generate()?;
+        self.sign(leaf_params(leaf, self.leaf_lifetime)?)
+    }
+
+    /// Signs a leaf that is both a server's and a client's, as members of etcd are to each other.
+    pub fn issue_for_both(&self, leaf: &Leaf<'_>) -> Result<Identity> {
         let mut params = leaf_params(leaf, self.leaf_lifetime)?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign(params)
+    }
+
+    fn sign(&self, mut params: CertificateParams) -> Result<Identity> {
+        let key = KeyPair::generate()?;
         params.use_authority_key_identifier_extension = true;
         let certificate = params.signed_by(&key, &self.issuer)?;
         Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })

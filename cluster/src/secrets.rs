@@ -5,13 +5,16 @@
 //! instead.
 
 use std::fs::OpenOptions;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
+use std::process::Stdio;
 
 use anyhow::{Context, Result, bail, ensure};
 
 /// The argument that stands for standard input.
 const STANDARD_INPUT: &str = "-";
+/// The bytes that a pipe holds without a reader.
+const PIPE_BYTES: usize = 4096;
 /// The largest number of bytes that are read: far more than a password or a list of tokens.
 const MOST: u64 = 64 << 10;
 
@@ -39,6 +42,14 @@ pub fn several(arguments: &[String]) -> Result<Vec<String>> {
         }
     }
     Ok(secrets)
+}
+
+/// Returns an input for another process that holds one secret, which then is in no list of processes.
+pub fn as_input(secret: &str) -> Result<Stdio> {
+    let (reader, mut writer) = std::io::pipe().context("cannot make a pipe")?;
+    ensure!(secret.len() < PIPE_BYTES, "the secret is too long");
+    writer.write_all(format!("{secret}\n").as_bytes()).context("cannot write to a pipe")?;
+    Ok(reader.into())
 }
 
 /// Returns the lines of an input that are not empty; there must be at least one.

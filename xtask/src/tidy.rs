@@ -24,6 +24,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("corten-structural", &["corten-meta", "corten-api", "corten-cel"]),
     ("corten-client", &["corten-meta", "corten-api"]),
     ("corten-etcd", &[]),
+    ("corten-members", &["corten-etcd"]),
     ("corten-store", &["corten-etcd"]),
     ("corten-etcd-server", &["corten-etcd", "corten-listen", "corten-store"]),
     (
@@ -42,6 +43,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("corten-scheduler", &["corten-meta", "corten-api", "corten-client", "corten-cel"]),
     ("corten-controllers", &["corten-meta", "corten-api", "corten-client"]),
+    ("corten-balancer", &["corten-listen"]),
     ("corten-cri", &[]),
     ("corten-files", &[]),
     ("corten-plugins", &[]),

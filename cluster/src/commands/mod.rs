@@ -7,6 +7,7 @@ mod down;
 mod etcd_check;
 mod image;
 mod logs;
+mod member_table;
 mod migrate;
 mod status;
 mod token;
@@ -16,16 +17,16 @@ mod why;
 use std::future::Future;
 use std::pin::Pin;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::cli::{Bench, Cli, Command, Join};
+use crate::cli::{self, Bench, Cli, Command, Join};
 use crate::config::Cluster;
 use crate::directories::Directories;
 use crate::progress::Progress;
 use crate::store_cli::{Etcd, Store};
-use crate::{bench, components, instance, preflight, secrets};
+use crate::{bench, components, instance, membership, preflight, secrets};
 
 /// Runs one command until it is done.
 pub fn run(cli: Cli) -> Result<()> {
@@ -66,7 +67,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Server(flags) => {
             log_to_stderr(&cli.log)?;
             let progress = Progress::new(flags.progress_fd);
-            server(&Cluster::from_flags(&flags), &progress).inspect_err(|error| progress.failed(&format!("{error:#}")))
+            server(flags, &progress).inspect_err(|error| progress.failed(&format!("{error:#}")))
         }
         Command::Agent(mut flags) => {
             log_to_stderr(&cli.log)?;
@@ -79,6 +80,11 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Apiserver(flags) => {
             log_to_stderr(&cli.log)?;
             raise_open_files();
+            let options = &flags.membership;
+            ensure!(
+                !options.cluster_init && options.join.is_none(),
+                "several servers are `corten server`s; an API server alone takes --etcd-servers"
+            );
             let cluster = Cluster::from_flags(&flags)?;
             preflight::data_directory(&cluster.node.directories)?;
             let _lock = instance::acquire(&cluster.node.directories)?;
@@ -128,14 +134,24 @@ fn end_with_the_reader() {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
-fn server(cluster: &Result<Cluster>, progress: &Progress) -> Result<()> {
-    let cluster = cluster.as_ref().map_err(|error| anyhow::anyhow!("{error:#}"))?;
+fn server(mut flags: cli::Server, progress: &Progress) -> Result<()> {
+    if let Some(token) = &mut flags.membership.token {
+        *token = secrets::one(token).context("--token")?;
+    }
+    // Flags that no cluster could have are refused before anything else.
+    Cluster::from_flags(&flags)?;
     preflight::root()?;
     raise_open_files();
-    let _lock = instance::acquire(&cluster.node.directories)?;
-    preflight::server(cluster)?;
-    until_signal(|shutdown| components::server(cluster.clone(), progress.clone(), shutdown))
-        .inspect_err(|error| instance::record_failure(&cluster.node.directories, &format!("{error:#}")))
+    let directories = Directories::of(&flags.directories);
+    let _lock = instance::acquire(&directories)?;
+    let run = || {
+        let entered = block_on(membership::enter(flags))?;
+        let mut cluster = Cluster::from_flags(&entered.flags)?;
+        cluster.several_servers |= entered.membership.is_some();
+        preflight::server(&cluster)?;
+        until_signal(|shutdown| components::server(cluster, entered.membership, progress.clone(), shutdown))
+    };
+    run().inspect_err(|error| instance::record_failure(&directories, &format!("{error:#}")))
 }
 
 /// Raises the limit of open files to the maximum: a thousand watches are a thousand connections.

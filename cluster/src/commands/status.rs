@@ -8,6 +8,7 @@ use corten_api::k8s_openapi::api::core::v1::Node;
 use corten_client::{Client, ListOptions};
 use corten_meta::Value;
 
+use super::member_table;
 use crate::cli::DirectoryFlags;
 use crate::cli::NetworkBackend;
 use crate::components::node_dns::dns_of;
@@ -42,6 +43,10 @@ pub async fn run(directories: &DirectoryFlags) -> Result<()> {
     println!();
     super::print_table(&node_rows(&nodes));
     println!();
+    if let Some(rows) = member_table::rows(&directories).await {
+        super::print_table(&rows);
+        println!();
+    }
     super::print_table(&memory_rows(&directories, pid));
     Ok(())
 }

@@ -7,13 +7,13 @@ use corten_api::k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use corten_client::{Client, DeleteOptions, ListOptions};
 use corten_meta::{Value, time};
 use jiff::{SignedDuration, Timestamp};
-use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::json;
 
 use crate::cli::{Token, TokenAccess, TokenCreate};
 use crate::directories::Directories;
 use crate::join::discovery;
-use crate::{preflight, secrets};
+use crate::membership::{sealed, token};
+use crate::{instance, preflight, secrets};
 
 const NAMESPACE: &str = "kube-system";
 const TYPE: &str = "bootstrap.kubernetes.io/token";
@@ -45,6 +45,9 @@ fn client(access: &TokenAccess) -> Result<Client> {
 }
 
 async fn create(flags: &TokenCreate) -> Result<()> {
+    if flags.server {
+        return create_for_server(flags).await;
+    }
     let token = match &flags.token {
         Some(token) => secrets::one(token)?,
         None => generate()?,
@@ -60,14 +63,47 @@ async fn create(flags: &TokenCreate) -> Result<()> {
     Ok(())
 }
 
+/// Makes a token with which a machine becomes another server, and prints it.
+async fn create_for_server(flags: &TokenCreate) -> Result<()> {
+    preflight::root_for("token create --server")?;
+    let client = client(&flags.access)?;
+    let directories = Directories::of(&flags.access.directories);
+    let running = instance::running(&directories)?.map(instance::flags).transpose()?.flatten();
+    let encryption = running.and_then(|flags| flags.access.encryption_provider_config);
+    let new = sealed::NewToken {
+        directories: &directories,
+        encryption: encryption.as_deref(),
+        expiration: expiration(&flags.ttl, time::now())?,
+        description: flags.description.clone(),
+    };
+    let token = sealed::create(&client, &new).await?;
+    if flags.print_join_command {
+        let cluster = published(&client).await?;
+        let hash = discovery::hash(&cluster.authority)?;
+        println!(
+            "corten server --join {} --token {} --discovery-token-ca-cert-hash {hash}",
+            cluster.server,
+            token.reveal()
+        );
+    } else {
+        println!("{}", token.reveal());
+    }
+    Ok(())
+}
+
 /// Returns the command that joins another machine.
 async fn join_command(client: &Client, token: &str) -> Result<String> {
+    let cluster = published(client).await?;
+    let hash = discovery::hash(&cluster.authority)?;
+    Ok(format!("corten agent --server {} --token {token} --discovery-token-ca-cert-hash {hash}", cluster.server))
+}
+
+/// Reads where the cluster is and whom to trust, as it is published for machines that join.
+async fn published(client: &Client) -> Result<discovery::Discovered> {
     let info: ConfigMap =
         client.get("kube-public", "cluster-info").await.context("cluster-info is not published yet")?;
     let content = info.data.and_then(|mut data| data.remove("kubeconfig")).context("cluster-info is empty")?;
-    let cluster = discovery::parse(&content)?;
-    let hash = discovery::hash(&cluster.authority)?;
-    Ok(format!("corten agent --server {} --token {token} --discovery-token-ca-cert-hash {hash}", cluster.server))
+    discovery::parse(&content)
 }
 
 fn secret(token: &str, flags: &TokenCreate, now: Timestamp) -> Result<Value> {
@@ -114,18 +150,7 @@ fn expiration(ttl: &str, now: Timestamp) -> Result<Option<String>> {
 
 /// Generates a token: six characters for its id, sixteen for its secret.
 fn generate() -> Result<String> {
-    let mut characters = String::with_capacity(23);
-    let random = SystemRandom::new();
-    while characters.len() < 22 {
-        let mut byte = [0u8];
-        random.fill(&mut byte).map_err(|_| anyhow::anyhow!("the system gives no random numbers"))?;
-        // All characters are equally likely: a byte that does not divide evenly is discarded.
-        if byte[0] < 252 {
-            characters.push(char::from(ALPHABET[usize::from(byte[0] % 36)]));
-        }
-    }
-    characters.insert(6, '.');
-    Ok(characters)
+    Ok(format!("{}.{}", token::random(6)?, token::random(16)?))
 }
 
 fn parse(token: &str) -> Result<(&str, &str)> {

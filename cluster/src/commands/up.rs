@@ -16,7 +16,7 @@ use crate::cli;
 use crate::config::Cluster;
 use crate::directories::{Directories, absolute};
 use crate::progress::STEPS;
-use crate::{instance, kubeconfig, preflight, private};
+use crate::{instance, kubeconfig, preflight, private, secrets};
 
 pub fn run(flags: &cli::Up, log: &str) -> Result<()> {
     preflight::root()?;
@@ -91,7 +91,7 @@ fn spawn(flags: &cli::Server, log: &str, log_file: File, progress: OwnedFd) -> R
         .arg("server")
         .args(arguments(flags))
         .args(["--log", log, "--progress-fd", &descriptor.to_string()])
-        .stdin(Stdio::null())
+        .stdin(token_input(flags)?)
         .stdout(log_file.try_clone()?)
         .stderr(log_file)
         .current_dir("/");
@@ -111,6 +111,14 @@ fn spawn(flags: &cli::Server, log: &str, log_file: File, progress: OwnedFd) -> R
     Ok(child)
 }
 
+/// Returns the server's standard input: the token by which it joins others, if it does.
+fn token_input(flags: &cli::Server) -> Result<Stdio> {
+    match &flags.membership.token {
+        None => Ok(Stdio::null()),
+        Some(token) => secrets::as_input(&secrets::one(token).context("--token")?),
+    }
+}
+
 /// Returns the flags as arguments of the server.
 fn arguments(flags: &cli::Server) -> Vec<OsString> {
     let mut list: Vec<OsString> = Vec::new();
@@ -121,6 +129,9 @@ fn arguments(flags: &cli::Server) -> Vec<OsString> {
     flag("--run-dir", directories.run.into());
     if let Some(nodes) = flags.nodes {
         flag("--nodes", nodes.to_string().into());
+    }
+    if let Some(servers) = flags.servers {
+        flag("--servers", servers.to_string().into());
     }
     if let Some(name) = &flags.node_name {
         flag("--node-name", name.into());
@@ -172,6 +183,7 @@ fn arguments(flags: &cli::Server) -> Vec<OsString> {
     if flags.disable_scheduler {
         list.push("--disable-scheduler".into());
     }
+    list.extend(flags.membership.arguments());
     list.extend(flags.network.arguments());
     list.extend(flags.store.arguments());
     list.extend(flags.access.arguments());

@@ -26,7 +26,8 @@ const IN_PROCESS: &str = "in-process";
 pub fn start(cluster: &Cluster, pki: &Pki, api: &Arc<ApiServer>, tasks: &mut Tasks) -> Result<()> {
     let metrics = Metrics::default();
     let config = corten_controllers::Config {
-        identity: cluster.node.name.clone(),
+        identity: format!("{}_corten", cluster.node.name),
+        leader_elect: cluster.several_servers,
         cluster_cidr: Some(cluster.node.cluster_cidr.clone()),
         root_ca: pki.cluster.certificate.clone(),
         signing_authorities: signing_authorities(pki),
@@ -38,7 +39,7 @@ pub fn start(cluster: &Cluster, pki: &Pki, api: &Arc<ApiServer>, tasks: &mut Tas
     };
     let clients = clients(api.clone(), metrics.clone());
     let manager = clients(MANAGER);
-    tasks.spawn("controller-manager", corten_controllers::run(config, clients, tasks.shutdown()));
+    tasks.spawn("controller-manager", manage(config, clients, tasks.shutdown()));
     let shown = Shown { name: MANAGER, port: MANAGER_PORT, client: manager, metrics: endpoint::page(metrics) };
     show(pki, shown, tasks)?;
     if let Some(config) = &cluster.scheduler {
@@ -73,6 +74,20 @@ fn kubelet_serving(cluster: &Cluster) -> Result<KubeletServing> {
         reserved_addresses,
         reserved_names: cluster.extra_names.clone(),
     })
+}
+
+/// Runs the controllers whenever this process holds the Lease. Another server that took it does not end this one.
+async fn manage(
+    config: corten_controllers::Config,
+    clients: Clients,
+    shutdown: CancellationToken,
+) -> Result<(), corten_controllers::Error> {
+    loop {
+        match corten_controllers::run(config.clone(), clients.clone(), shutdown.clone()).await {
+            Err(corten_controllers::Error::LostLease) => {}
+            ended => return ended,
+        }
+    }
 }
 
 /// Schedules whenever this process holds the Lease. Another process that took it does not end the cluster: this one

@@ -35,7 +35,7 @@ pub fn namespaces(cluster_cidr: &str, directories: &Directories) -> Result<names
     Ok(namespace_node::Config::new(&directories.run, &cidrs(cluster_cidr).context("the cluster's pod range")?))
 }
 
-fn of_cluster(cluster: &Cluster) -> Result<namespace_node::Config> {
+pub fn of_cluster(cluster: &Cluster) -> Result<namespace_node::Config> {
     let host_addresses = cluster.node.addresses.clone();
     Ok(namespace_node::Config { host_addresses, ..namespaces(&cluster.node.cluster_cidr, &cluster.node.directories)? })
 }
@@ -50,11 +50,11 @@ pub async fn ensure_address(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Starts the nodes beyond the first; returns their names.
+/// Starts the nodes beyond the servers; returns their names.
 pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, tasks: &mut Tasks) -> Result<Vec<String>> {
     let namespaces = of_cluster(cluster)?;
     let mut names = Vec::new();
-    for number in 2..=cluster.nodes {
+    for number in cluster.servers + 1..=cluster.nodes {
         let name = format!("{}-{number}", cluster.node.name);
         let directories = cluster.node.directories.node(&name);
         if let Some(stray) = instance::running(&directories)? {

@@ -14,14 +14,17 @@ mod console;
 pub mod control;
 mod endpoint;
 pub mod further_nodes;
+mod further_servers;
 mod groups;
 mod joining;
+mod members;
 pub mod network;
 pub mod node;
 mod node_certificate;
 pub mod node_dns;
 pub mod readiness;
 mod renewal;
+mod server_nodes;
 mod service_accounts;
 mod serving_certificate;
 
@@ -37,16 +40,44 @@ use crate::cli;
 use crate::config::{Cluster, Node};
 use crate::join::certificate::{self, Wanted};
 use crate::join::{self, Joined};
+use crate::membership::Membership;
 use crate::pki::Pki;
 use crate::progress::Progress;
 use crate::tasks::Tasks;
 
-/// Runs a complete cluster in this process.
-pub async fn server(cluster: Cluster, progress: Progress, shutdown: CancellationToken) -> Result<()> {
+/// Runs a complete cluster in this process, or one of several servers of it.
+pub async fn server(
+    cluster: Cluster,
+    membership: Option<Membership>,
+    progress: Progress,
+    shutdown: CancellationToken,
+) -> Result<()> {
+    // etcd ends after the API server, which writes its last words.
+    let mut ground = Tasks::new(CancellationToken::new());
+    let outcome = serve(cluster, membership, progress, &mut ground, shutdown).await;
+    ground.shutdown().cancel();
+    ground.run().await?;
+    outcome
+}
+
+async fn serve(
+    mut cluster: Cluster,
+    membership: Option<Membership>,
+    progress: Progress,
+    ground: &mut Tasks,
+    shutdown: CancellationToken,
+) -> Result<()> {
     let started = corten_meta::time::now();
     let pki = Arc::new(Pki::open(&cluster.node.directories.pki())?);
-    let store = apiserver::open_store(&cluster).await?;
     further_nodes::ensure_address(&cluster).await?;
+    let members = match &membership {
+        None => None,
+        Some(membership) => tokio::select! {
+            started = members::start(&mut cluster, membership, ground) => Some(started?),
+            () = shutdown.cancelled() => return Ok(()),
+        },
+    };
+    let store = apiserver::open_store(&cluster).await?;
     progress.reached("store");
 
     // The API server ends last: its clients still write at their end.
@@ -65,11 +96,16 @@ pub async fn server(cluster: Cluster, progress: Progress, shutdown: Cancellation
     node::start(cluster.node.clone(), identities, cluster.nodes > 1, &mut clients)?;
 
     let caches = Caches::new(admin.clone(), shutdown.clone());
-    clients.spawn("addons", addons::run(admin, caches.clone(), cluster.clone(), shutdown.clone()));
+    clients.spawn("addons", addons::run(admin.clone(), caches.clone(), cluster.clone(), shutdown.clone()));
+    if let Some(members) = members {
+        clients.spawn("server nodes", server_nodes::run(caches.clone(), members, shutdown.clone()));
+    }
 
-    let further = further_nodes::start(&cluster, &pki, &mut clients).await?;
     let mut nodes = vec![cluster.node.name.clone()];
-    nodes.extend(further);
+    if let Some(membership) = &membership {
+        nodes.extend(further_servers::start(&cluster, membership, &admin, &mut clients).await?);
+    }
+    nodes.extend(further_nodes::start(&cluster, &pki, &mut clients).await?);
     let domain = cluster.node.cluster_domain.clone();
     let starting = readiness::Starting { nodes, domain, backend: cluster.node.network_backend, started };
     clients.spawn("readiness", readiness::report(caches, starting, progress, shutdown.clone()));
@@ -78,6 +114,7 @@ pub async fn server(cluster: Cluster, progress: Progress, shutdown: Cancellation
     let outcome = tokio::select! {
         outcome = clients.run() => outcome,
         failed = foundation.failed() => failed,
+        failed = ground.failed(), if membership.is_some() => failed,
     };
     ended.cancel();
     foundation.run().await?;
@@ -88,12 +125,14 @@ pub async fn server(cluster: Cluster, progress: Progress, shutdown: Cancellation
 pub async fn agent(flags: cli::Agent, shutdown: CancellationToken) -> Result<()> {
     let mut tasks = Tasks::new(shutdown);
     let Some((joined, kubelet)) = become_node(&flags, &mut tasks).await? else { return Ok(()) };
-    let node = joined.node;
-    if joined.renews && !identify_components(&node, &kubelet.client, &mut tasks).await? {
+    if joined.renews && !identify_components(&joined.node, &kubelet.client, &mut tasks).await? {
         return Ok(());
     }
-    let identities = node::Identities::of_agent(&node, kubelet)?;
-    node::start(node, identities, false, &mut tasks)?;
+    let identities = node::Identities::of_agent(&joined, kubelet)?;
+    if let Some(servers) = &joined.servers {
+        servers.follow(identities.network.clone(), &mut tasks);
+    }
+    node::start(joined.node, identities, false, &mut tasks)?;
     tasks.run().await
 }
 
@@ -101,7 +140,7 @@ pub async fn agent(flags: cli::Agent, shutdown: CancellationToken) -> Result<()>
 async fn become_node(flags: &cli::Agent, tasks: &mut Tasks) -> Result<Option<(Joined, node::KubeletIdentity)>> {
     let shutdown = tasks.shutdown();
     let joined = tokio::select! {
-        joined = join::join(flags) => joined?,
+        joined = join::join(flags, tasks) => joined?,
         () = shutdown.cancelled() => return Ok(None),
     };
     let node = &joined.node;
@@ -109,7 +148,7 @@ async fn become_node(flags: &cli::Agent, tasks: &mut Tasks) -> Result<Option<(Jo
         let kubelet = node::KubeletIdentity::of_files(node, &joined.kubeconfig)?;
         return Ok(Some((joined, kubelet)));
     }
-    let client = Client::from_kubeconfig(&joined.kubeconfig, None).context("the kubeconfig cannot be used")?;
+    let client = joined.client(&joined.kubeconfig).context("the kubeconfig cannot be used")?;
     let (sender, serving) = watch::channel(renewal::first_serving(&node.directories, &node.name)?);
     let path = certificate::client_path(&node.directories);
     let renewed = renewal::client(path, Wanted::client(&node.name), client.clone(), shutdown.clone());

@@ -21,6 +21,7 @@ use super::node_certificate::{leaf, serving};
 use super::node_dns::{DNS_METRICS, dns_endpoints};
 use crate::config::{Cluster, Node};
 use crate::directories::Directories;
+use crate::join::Joined;
 use crate::node_object::CONTROL_PLANE;
 use crate::pki::Pki;
 use crate::tasks::Tasks;
@@ -88,13 +89,11 @@ impl Identities {
 
     /// Returns the identities of a node elsewhere: the proxy, DNS and the network act as the kubelet if they have no
     /// kubeconfig of their own, which the administrator of that kubeconfig must allow.
-    pub fn of_agent(node: &Node, kubelet: KubeletIdentity) -> Result<Identities> {
+    pub fn of_agent(joined: &Joined, kubelet: KubeletIdentity) -> Result<Identities> {
         let own = |component: NodeComponent| {
-            let path = node.directories.kubeconfig(component.name());
+            let path = joined.node.directories.kubeconfig(component.name());
             match path.exists() {
-                true => {
-                    Client::from_kubeconfig(&path, None).with_context(|| format!("{} cannot be used", path.display()))
-                }
+                true => joined.client(&path).with_context(|| format!("{} cannot be used", path.display())),
                 false => Ok(kubelet.client.clone()),
             }
         };

@@ -17,6 +17,7 @@ use corten_client::{Client, HttpsConfig};
 use corten_controllers::NodeComponent;
 use futures::future::try_join_all;
 
+use crate::api_servers::ApiServers;
 use crate::cli;
 use crate::config::{Node, node_name};
 use crate::directories::Directories;
@@ -24,6 +25,7 @@ use crate::kubeconfig;
 use crate::node_object::is_ready;
 use crate::pki::write_private;
 use crate::settings::Settings;
+use crate::tasks::Tasks;
 use certificate::Wanted;
 
 /// The configuration of a node that joined.
@@ -32,23 +34,38 @@ pub struct Joined {
     pub kubeconfig: PathBuf,
     /// Whether the node requested its certificates itself, and so must renew them.
     pub renews: bool,
+    /// The node's way to all API servers; none where the kubeconfig is the administrator's.
+    pub servers: Option<ApiServers>,
+}
+
+impl Joined {
+    /// Returns a client with the identity of a kubeconfig of the node.
+    pub fn client(&self, kubeconfig: &Path) -> Result<Client> {
+        match &self.servers {
+            Some(servers) => servers.client(kubeconfig),
+            None => Ok(Client::from_kubeconfig(kubeconfig, None)?),
+        }
+    }
 }
 
 /// Makes the machine a node: by its kubeconfig, by the files of an earlier join, or by a token.
-pub async fn join(flags: &cli::Agent) -> Result<Joined> {
+pub async fn join(flags: &cli::Agent, tasks: &mut Tasks) -> Result<Joined> {
     if let Some(path) = &flags.kubeconfig {
         let node = of_server(Node::from_flags(flags, &Settings::default())?, path);
-        return Ok(Joined { node, kubeconfig: path.clone(), renews: false });
+        return Ok(Joined { node, kubeconfig: path.clone(), renews: false, servers: None });
     }
     let directories = Directories::of(&flags.directories);
     let path = directories.kubeconfig("kubelet");
     if must_join(flags, &directories)? {
         join_by_token(flags, &directories).await?;
     }
-    let client = Client::from_kubeconfig(&path, None)
-        .with_context(|| format!("{} cannot be used; delete it and join again with a token", path.display()))?;
-    let node = of_server(Node::from_flags(flags, &settings::learn(&client, &directories).await?)?, &path);
-    Ok(Joined { node, kubeconfig: path, renews: true })
+    let unusable = || format!("{} cannot be used; delete it and join again with a token", path.display());
+    let name = node_name(flags.node_name.as_deref())?;
+    let servers = ApiServers::start(&directories, &path, &name, tasks).await.with_context(unusable)?;
+    let client = servers.client(&path).with_context(unusable)?;
+    let mut node = of_server(Node::from_flags(flags, &settings::learn(&client, &directories).await?)?, &path);
+    node.api_servers.extend(servers.addresses());
+    Ok(Joined { node, kubeconfig: path, renews: true, servers: Some(servers) })
 }
 
 /// Requests an identity for each component of the node that has none.

@@ -1,0 +1,227 @@
+//! The API servers that an agent knows: all of them, kept on the disk, behind one address of the loopback.
+//!
+//! The agent joins through one server and learns of the others by the endpoints of the Service `kubernetes`. Its components
+//! connect to a balancer on the loopback, which passes the bytes on to a healthy server. The certificate that they check is
+//! that of `kubernetes`, a name that every API server has.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
+use corten_balancer::{Balancer, Check, Config};
+use corten_client::{Caches, Client, HttpsConfig, Kubeconfig, ListOptions, Resource};
+use corten_meta::Value;
+use futures::FutureExt;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::kubeconfig;
+use crate::pki::write_private;
+use crate::place::Place;
+use crate::tasks::Tasks;
+
+/// The port of the balancer; another one where it is taken.
+pub const BALANCER_PORT: u16 = 6444;
+/// The name that the certificate of every API server carries.
+const SERVER_NAME: &str = "kubernetes";
+/// The most servers that are kept.
+const MOST: usize = 64;
+
+/// The API servers of an agent.
+#[derive(Clone)]
+pub struct ApiServers {
+    url: String,
+    file: PathBuf,
+    list: Arc<watch::Sender<Vec<String>>>,
+}
+
+impl ApiServers {
+    /// Starts the balancer over the servers that are known, and the one that the kubeconfig names.
+    pub async fn start(place: &Place, kubeconfig: &Path, node: &str, tasks: &mut Tasks) -> Result<ApiServers> {
+        let file = place.data.join("servers.json");
+        let first = host_and_port(&kubeconfig::server(kubeconfig)?)
+            .with_context(|| format!("{} names no server", kubeconfig.display()))?;
+        let (sender, receiver) = watch::channel(remembered(&file));
+        let authority = kubeconfig::authority(kubeconfig)?;
+        let config = Config::new(node, vec![first], receiver, check(authority));
+        let loopback = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let balancer = Balancer::bind(&[loopback(BALANCER_PORT), loopback(0)], config).await;
+        let balancer = balancer.context("the balancer of API servers cannot listen on the loopback")?;
+        let url = format!("https://{}", balancer.address()?);
+        tasks.spawn("balancer", balancer.run(tasks.shutdown()));
+        Ok(ApiServers { url, file, list: Arc::new(sender) })
+    }
+
+    /// Returns a client with the identity of a kubeconfig that reaches all servers.
+    pub fn client(&self, kubeconfig: &Path) -> Result<Client> {
+        let config = Kubeconfig::load(kubeconfig)?.https_config(None)?;
+        let config = HttpsConfig { server: self.url.clone(), tls_server_name: Some(SERVER_NAME.to_owned()), ..config };
+        Ok(Client::https(config)?)
+    }
+
+    /// Returns the addresses of the servers.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        self.list.borrow().iter().filter_map(|server| Some(server.parse::<SocketAddr>().ok()?.ip())).collect()
+    }
+
+    /// Follows the endpoints of the Service `kubernetes`, by a client that may read them.
+    pub fn follow(&self, client: Client, tasks: &mut Tasks) {
+        tasks.spawn("API servers", follow(self.clone(), client, tasks.shutdown()));
+    }
+
+    fn learn(&self, servers: Vec<String>) -> Result<()> {
+        if servers.is_empty() || *self.list.borrow() == servers {
+            return Ok(());
+        }
+        tracing::info!(servers = servers.join(", "), "the API servers have changed");
+        write_private(&self.file, &serde_json::to_vec(&servers)?)?;
+        self.list.send_replace(servers);
+        Ok(())
+    }
+}
+
+async fn follow(servers: ApiServers, client: Client, shutdown: CancellationToken) -> Result<()> {
+    let caches = Caches::new(client, shutdown.clone());
+    let options = ListOptions::labels("kubernetes.io/service-name=kubernetes");
+    let slices = caches.resource(&Resource::of::<EndpointSlice>(), "default", options);
+    let mut changes = slices.subscribe();
+    loop {
+        let known: Vec<Value> = slices.all().iter().map(|slice| slice.value()).collect();
+        if let Err(error) = servers.learn(endpoints(&known)) {
+            tracing::warn!("the list of API servers cannot be kept: {error:#}");
+        }
+        tokio::select! {
+            _ = changes.next() => {}
+            () = shutdown.cancelled() => return Ok(()),
+        }
+    }
+}
+
+/// Returns the servers that EndpointSlices name, each as an address and a port.
+fn endpoints(slices: &[Value]) -> Vec<String> {
+    let mut servers = Vec::new();
+    for slice in slices {
+        let list = |key: &str| slice.get(key).and_then(Value::as_array).into_iter().flatten();
+        let port = list("ports").find(|port| port["name"] == "https").or_else(|| list("ports").next());
+        let port = port.and_then(|port| u16::try_from(port["port"].as_u64()?).ok());
+        let Some(port) = port else { continue };
+        for endpoint in list("endpoints").filter(|endpoint| endpoint["conditions"]["ready"] != false) {
+            let addresses = endpoint["addresses"].as_array().into_iter().flatten();
+            let addresses = addresses.filter_map(|address| address.as_str()?.parse::<IpAddr>().ok());
+            servers.extend(addresses.map(|address| SocketAddr::new(address, port).to_string()));
+        }
+    }
+    servers.sort_unstable();
+    servers.dedup();
+    servers.truncate(MOST);
+    servers
+}
+
+/// Reads the servers of the last run; none if there are none or the file is damaged, as the first server is known anyway.
+fn remembered(file: &Path) -> Vec<String> {
+    let bytes = std::fs::read(file).unwrap_or_default();
+    let servers: Vec<String> = serde_json::from_slice(&bytes).unwrap_or_default();
+    servers.into_iter().filter(|server| server.parse::<SocketAddr>().is_ok()).take(MOST).collect()
+}
+
+/// Returns the host and port of a URL, as a connection takes them.
+fn host_and_port(url: &str) -> Option<String> {
+    let uri: http::Uri = url.parse().ok()?;
+    let port = uri.port_u16().unwrap_or(443);
+    Some(format!("{}:{port}", uri.host()?))
+}
+
+/// Returns the check of a server: that it says that it is ready. A connection to each is kept.
+fn check(authority: String) -> Check {
+    let clients: Arc<Mutex<HashMap<String, Client>>> = Arc::default();
+    Arc::new(move |server| {
+        let client = client_of(&clients, &authority, &server);
+        async move {
+            match client {
+                Some(client) => client.get_raw("/readyz").await.is_ok(),
+                None => false,
+            }
+        }
+        .boxed()
+    })
+}
+
+fn client_of(clients: &Mutex<HashMap<String, Client>>, authority: &str, server: &str) -> Option<Client> {
+    let mut clients = clients.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(client) = clients.get(server) {
+        return Some(client.clone());
+    }
+    let config = HttpsConfig {
+        server: format!("https://{server}"),
+        ca: Some(authority.into()),
+        tls_server_name: Some(SERVER_NAME.to_owned()),
+        ..HttpsConfig::default()
+    };
+    let client = Client::https(config).ok()?;
+    if clients.len() >= MOST {
+        clients.clear();
+    }
+    clients.insert(server.to_owned(), client.clone());
+    Some(client)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn servers_are_the_ready_endpoints_of_the_service() {
+        let slice = |addresses: &[&str], ready: Value| {
+            json!({
+                "ports": [{"name": "other", "port": 1}, {"name": "https", "port": 6443}],
+                "endpoints": addresses.iter().map(|address| json!({
+                    "addresses": [address], "conditions": {"ready": ready},
+                })).collect::<Vec<_>>(),
+            })
+        };
+        let slices = [
+            slice(&["10.0.0.2", "10.0.0.1"], json!(true)),
+            slice(&["10.0.0.1", "fd00::1"], Value::Null),
+            slice(&["10.0.0.9"], json!(false)),
+            json!({"endpoints": [{"addresses": ["10.0.0.8"]}]}),
+            json!({"ports": [{"name": "https", "port": 70_000}], "endpoints": [{"addresses": ["10.0.0.7"]}]}),
+            slice(&["nonsense"], json!(true)),
+        ];
+        assert_eq!(endpoints(&slices), ["10.0.0.1:6443", "10.0.0.2:6443", "[fd00::1]:6443"]);
+        assert!(endpoints(&[]).is_empty());
+    }
+
+    #[test]
+    fn the_list_is_kept_and_an_empty_one_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("servers.json");
+        assert!(remembered(&file).is_empty());
+        let servers =
+            ApiServers { url: String::new(), file: file.clone(), list: Arc::new(watch::Sender::new(Vec::new())) };
+        let list = vec!["10.0.0.1:6443".to_owned(), "[fd00::1]:6443".to_owned()];
+        servers.learn(list.clone()).unwrap();
+        assert_eq!(remembered(&file), list);
+        servers.learn(Vec::new()).unwrap();
+        assert_eq!(*servers.list.borrow(), list);
+        assert_eq!(servers.addresses().len(), 2);
+        std::fs::write(&file, "[\"nonsense\", 1").unwrap();
+        assert!(remembered(&file).is_empty());
+    }
+
+    #[test]
+    fn urls_become_hosts_and_ports() {
+        for (url, expected) in [
+            ("https://10.0.0.1:6443", Some("10.0.0.1:6443")),
+            ("https://[fd00::1]:6443", Some("[fd00::1]:6443")),
+            ("https://lb.example", Some("lb.example:443")),
+            ("nonsense\u{7f}", None),
+        ] {
+            assert_eq!(host_and_port(url).as_deref(), expected, "{url}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The etcd member of a server: started before the API server, stopped after it.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::Result;
+use corten_members::learners::{self, Unreachable};
+use corten_members::{Config, Members, Supervisor, join};
+use tokio_util::sync::CancellationToken;
+
+use super::further_nodes;
+use crate::config::{Cluster, addresses_of_links};
+use crate::membership::{Membership, member};
+use crate::pki::Authority;
+use crate::store_options::StoreOptions;
+use crate::tasks::Tasks;
+
+/// The time between two looks at the members.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// Starts the member, waits until it is a voter, and makes the members the cluster's store; the own is asked first.
+pub async fn start(cluster: &mut Cluster, membership: &Membership, tasks: &mut Tasks) -> Result<Members> {
+    let node = &cluster.node;
+    let authority = member::authority(&node.place)?;
+    let config = member::config(node);
+    let addresses = own_addresses(cluster)?;
+    member::write_certificates(&config, &addresses, &authority)?;
+    let credentials = member::credentials(&authority)?;
+    member::write_client(&config, &credentials)?;
+    let supervisor = Supervisor::new(config.clone(), membership.binary.clone()).await?;
+    member::refuse_taken_ports(&config)?;
+    member::record_binary(&node.place, &membership.binary.path)?;
+    let members = Members::new(known(&config, membership)?, &credentials)?;
+    let start = match &membership.joined {
+        None => join::first(&config, &members).await?,
+        Some(_) => join::enter(&config, &members, membership.may_join).await?,
+    };
+    tasks.spawn("etcd", supervisor.run(start, members.clone(), tasks.shutdown()));
+    let state = tokio::select! {
+        state = join::settle(&config, &members) => state?,
+        failed = tasks.failed() => {
+            failed?;
+            anyhow::bail!("etcd ended while it was starting");
+        }
+    };
+    let members = members.at(state.endpoints.clone());
+    cluster.store = StoreOptions { etcd_servers: state.endpoints, ..member::store_options(&config, &cluster.store) };
+    tasks.spawn("members", tend(config.clone(), members.clone(), tasks.shutdown()));
+    tasks.spawn("etcd certificates", renew(config, addresses, authority, tasks.shutdown()));
+    Ok(members)
+}
+
+/// Returns all addresses from which this machine may reach other members, which check them: also those that it has among
+/// servers in namespaces of it.
+fn own_addresses(cluster: &Cluster) -> Result<Vec<IpAddr>> {
+    let mut addresses = cluster.node.addresses.clone();
+    addresses.extend(addresses_of_links().into_iter().map(|(_, address)| address));
+    if cluster.servers > 1 {
+        addresses.extend(further_nodes::of_cluster(cluster)?.gateways()?);
+    }
+    addresses.sort_unstable();
+    addresses.dedup();
+    Ok(addresses)
+}
+
+/// Returns the members to ask: those of the last run, else those that the machine learned when it joined.
+fn known(config: &Config, membership: &Membership) -> Result<Vec<String>> {
+    let state = corten_members::State::read(&config.directory)?;
+    let state = state.filter(|state| state.member != 0);
+    let learned = membership.joined.as_ref().map(|joined| joined.endpoints.clone());
+    let own = config.client_url();
+    let all = state.map(|state| state.endpoints).or(learned).unwrap_or_default();
+    // A member that is about to start cannot be asked yet.
+    Ok(all.into_iter().filter(|endpoint| *endpoint != own).collect())
+}
+
+/// Removes learners that never came up, and keeps the list of members for the next start.
+async fn tend(config: Config, members: Members, shutdown: CancellationToken) -> Result<()> {
+    let own = members.at(vec![config.client_url()]);
+    let mut unreachable = Unreachable::default();
+    loop {
+        let reconciled = async {
+            learners::reconcile(&own, &mut unreachable).await?;
+            join::refresh(&config, &own).await
+        };
+        if let Err(error) = reconciled.await {
+            tracing::debug!("the members cannot be reconciled: {error}");
+        }
+        tokio::select! {
+            () = tokio::time::sleep(INTERVAL) => {}
+            () = shutdown.cancelled() => return Ok(()),
+        }
+    }
+}
+
+/// Signs the member's certificates anew while it runs.
+async fn renew(
+    config: Config,
+    addresses: Vec<IpAddr>,
+    authority: Authority,
+    shutdown: CancellationToken,
+) -> Result<()> {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(authority.renewal()) => {}
+            () = shutdown.cancelled() => return Ok(()),
+        }
+        member::write_certificates(&config, &addresses, &authority)?;
+        member::write_client(&config, &member::credentials(&authority)?)?;
+    }
+}
