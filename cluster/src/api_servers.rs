@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::kubeconfig;
 use crate::pki::write_private;
-use crate::place::Place;
+use crate::directories::Directories;
 use crate::tasks::Tasks;
 
 /// The port of the balancer; another one where it is taken.
@@ -40,8 +40,8 @@ pub struct ApiServers {
 
 impl ApiServers {
     /// Starts the balancer over the servers that are known, and the one that the kubeconfig names.
-    pub async fn start(place: &Place, kubeconfig: &Path, node: &str, tasks: &mut Tasks) -> Result<ApiServers> {
-        let file = place.data.join("servers.json");
+    pub async fn start(directories: &Directories, kubeconfig: &Path, node: &str, tasks: &mut Tasks) -> Result<ApiServers> {
+        let file = directories.data.join("servers.json");
         let first = host_and_port(&kubeconfig::server(kubeconfig)?)
             .with_context(|| format!("{} names no server", kubeconfig.display()))?;
         let (sender, receiver) = watch::channel(remembered(&file));

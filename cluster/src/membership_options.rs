@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::place::absolute;
+use crate::directories::absolute;
 
 /// A server that shares its objects with others, over etcd.
 #[derive(Debug, Clone, Default, Args)]

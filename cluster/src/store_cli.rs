@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
 use corten_store::etcd;
 
-use crate::cli::Where;
+use crate::cli::DirectoryFlags;
 
 #[derive(Debug, Clone, Subcommand)]
 pub enum Etcd {
@@ -45,7 +45,7 @@ pub enum Target {
 #[derive(Debug, Clone, Args)]
 pub struct Migrate {
     #[command(flatten)]
-    pub place: Where,
+    pub directories: DirectoryFlags,
     /// The new store.
     #[arg(long, value_enum, value_name = "STORE")]
     pub to: Target,

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{bench, cargo, cargo_command, facts, root, tidy, tools, vm};
+use crate::{bench, cargo, cargo_command, facts, root, tidy, tools};
 
 /// The bytes that tests of whole clusters need beside the build: a node takes less than 1 GiB for a full disk.
 const LEAST_DISK: u64 = 3 << 30;
@@ -46,11 +46,9 @@ pub fn run(words: &[&str]) -> Result<()> {
     let start = Instant::now();
     let (tests, passed) = test(filter)?;
     parts.extend(tests);
-    let in_machine = if filter.is_empty() { test_in_machine(&mut parts) } else { Ok(()) };
     println!("{}", summary(&parts));
     println!("all tests: {:.0} s", start.elapsed().as_secs_f64());
     ensure!(passed, "some tests failed");
-    in_machine?;
     if record {
         bench::append(&figures(&parts, start.elapsed().as_secs_f64()))?;
     }
@@ -61,19 +59,6 @@ fn timed(name: &str, work: impl FnOnce() -> Result<()>) -> Result<Part> {
     let start = Instant::now();
     work()?;
     Ok(Part { name: name.to_owned(), seconds: start.elapsed().as_secs_f64() })
-}
-
-/// Runs the tests of modes that this kernel may lack, in a virtual machine. The summary names a run that was skipped.
-fn test_in_machine(parts: &mut Vec<Part>) -> Result<()> {
-    let start = Instant::now();
-    let outcome = vm::outcome(&root(), &[]).context("the tests in a virtual machine")?;
-    let name = match outcome {
-        vm::Outcome::Passed => "vm".to_owned(),
-        vm::Outcome::Skipped(reason) => format!("vm, skipped: {reason}"),
-    };
-    println!("{name}");
-    parts.push(Part { name, seconds: start.elapsed().as_secs_f64() });
-    Ok(())
 }
 
 /// Runs the tests and passes their output through, in which they say how long they took.

@@ -5,15 +5,15 @@ use corten_members::report::{Report, Row, disk_latency};
 use corten_members::{Members, State};
 
 use crate::membership::{directory, member};
-use crate::place::Place;
+use crate::directories::Directories;
 
 /// Returns the rows of all members, or one with the reason why there are none; nothing for a server that is alone.
-pub async fn rows(place: &Place) -> Option<Vec<[String; 8]>> {
-    let state = match State::read(&directory(place)) {
+pub async fn rows(directories: &Directories) -> Option<Vec<[String; 8]>> {
+    let state = match State::read(&directory(directories)) {
         Ok(state) => state?,
         Err(error) => return Some(failed(&error.to_string())),
     };
-    match gather(place, &state).await {
+    match gather(directories, &state).await {
         Ok(rows) => Some(rows),
         Err(error) => Some(failed(&format!("{error:#}"))),
     }
@@ -27,8 +27,8 @@ fn failed(reason: &str) -> Vec<[String; 8]> {
     vec![HEAD.map(str::to_owned), row]
 }
 
-async fn gather(place: &Place, state: &State) -> Result<Vec<[String; 8]>> {
-    let members = Members::new(state.endpoints.clone(), &member::credentials(&member::authority(place)?)?)?;
+async fn gather(directories: &Directories, state: &State) -> Result<Vec<[String; 8]>> {
+    let members = Members::new(state.endpoints.clone(), &member::credentials(&member::authority(directories)?)?)?;
     let report = Report::gather(&members).await?;
     let disk = disk_latency(member::metrics()).await;
     let mut rows = vec![HEAD.map(str::to_owned)];

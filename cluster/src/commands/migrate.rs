@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use corten_store::snapshot::{self, Contents, Limits, Member};
 use corten_store::{Config, Embedded, etcd};
 
-use crate::place::Place;
+use crate::directories::Directories;
 use crate::store_cli::{Migrate, Target};
 use crate::{instance, preflight, private};
 
@@ -21,10 +21,10 @@ const UNFINISHED: &str = "part";
 
 pub async fn run(flags: &Migrate) -> Result<()> {
     preflight::root_for("store migrate")?;
-    let place = Place::of(&flags.place);
+    let directories = Directories::of(&flags.directories);
     // A server that runs on this data directory would go on writing.
-    let _lock = instance::acquire(&place)?;
-    let store = place.data.join("store");
+    let _lock = instance::acquire(&directories)?;
+    let store = directories.data.join("store");
     match (flags.to, &flags.snapshot) {
         (Target::Etcd, Some(path)) => to_etcd(&store, path),
         (Target::Etcd, None) => bail!("--to etcd needs --snapshot"),
@@ -34,7 +34,7 @@ pub async fn run(flags: &Migrate) -> Result<()> {
         (Target::Embedded, None) => {
             ensure!(!flags.etcd_servers.is_empty(), "--to embedded needs --snapshot or --etcd-servers");
             let config = flags.tls.client(&flags.etcd_servers)?;
-            let contents = download(&place, &config).await?;
+            let contents = download(&directories, &config).await?;
             import(&store, &contents, &flags.etcd_servers.join(","))
         }
     }
@@ -77,10 +77,10 @@ fn unfinished(path: &Path) -> PathBuf {
 }
 
 /// Downloads a snapshot of etcd, and reads it.
-async fn download(place: &Place, config: &etcd::Config) -> Result<Contents> {
+async fn download(directories: &Directories, config: &etcd::Config) -> Result<Contents> {
     let limits = Limits::default();
-    private::directory(&place.data)?;
-    let path = place.data.join(format!("etcd-snapshot.db.{UNFINISHED}"));
+    private::directory(&directories.data)?;
+    let path = directories.data.join(format!("etcd-snapshot.db.{UNFINISHED}"));
     let written = File::options().write(true).create(true).truncate(true).mode(0o600).open(&path);
     let mut file = written.with_context(|| format!("cannot write {}", path.display()))?;
     let contents = match etcd::download(config, limits.file_bytes, &mut file).await {

@@ -19,7 +19,7 @@ use super::further_nodes;
 use crate::config::Cluster;
 use crate::join::discovery;
 use crate::membership::{Membership, directory, sealed};
-use crate::place::Place;
+use crate::directories::Directories;
 use crate::tasks::Tasks;
 use crate::{instance, private, secrets};
 
@@ -33,7 +33,7 @@ struct Further {
     cluster: Cluster,
     membership: Membership,
     admin: Client,
-    place: Place,
+    directories: Directories,
     namespace: NodeNamespace,
 }
 
@@ -48,8 +48,8 @@ pub async fn start(
     let mut names = Vec::new();
     for number in 2..=cluster.servers {
         let name = format!("{}-{number}", cluster.node.name);
-        let place = cluster.node.place.node(&name);
-        if let Some(stray) = instance::running(&place)? {
+        let directories = cluster.node.directories.node(&name);
+        if let Some(stray) = instance::running(&directories)? {
             // A server of a process that was killed: its successor takes over the containers.
             instance::stop(stray, Duration::from_secs(20))?;
         }
@@ -61,7 +61,7 @@ pub async fn start(
             cluster: cluster.clone(),
             membership: membership.clone(),
             admin: admin.clone(),
-            place,
+            directories,
             namespace,
         };
         tasks.spawn("server", further.supervise(tasks.shutdown()));
@@ -92,18 +92,18 @@ impl Further {
     async fn command(&self) -> Result<Command> {
         let node = &self.cluster.node;
         let namespace = &self.namespace;
-        private::directory(&self.place.data)?;
+        private::directory(&self.directories.data)?;
         let netns = File::open(&namespace.path);
         let netns = netns.with_context(|| format!("cannot open {}", namespace.path.display()))?;
-        let log = private::append(&self.place.log())?;
+        let log = private::append(&self.directories.log())?;
         let addresses: Vec<String> = namespace.addresses.iter().map(IpAddr::to_string).collect();
         let mut command = Command::new(std::env::current_exe().context("this program's own path is unknown")?);
         command
             .arg("server")
             .arg("--data-dir")
-            .arg(&self.place.data)
+            .arg(&self.directories.data)
             .arg("--run-dir")
-            .arg(&self.place.run)
+            .arg(&self.directories.run)
             .arg("--image-dir")
             .arg(&node.images)
             .arg("--etcd-binary")
@@ -116,7 +116,7 @@ impl Further {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        if !directory(&self.place).join("joined.json").exists() {
+        if !directory(&self.directories).join("joined.json").exists() {
             self.join(&mut command).await?;
         }
         // SAFETY: setns is async-signal-safe, and nothing is allocated between fork and exec.
@@ -134,13 +134,13 @@ impl Further {
         let node = &self.cluster.node;
         let expiration = corten_meta::time::now().checked_add(TOKEN_LIFETIME)?;
         let new = sealed::NewToken {
-            place: &node.place,
+            directories: &node.directories,
             encryption: self.cluster.access.encryption_provider_config.as_deref(),
             expiration: Some(corten_meta::time::rfc3339(expiration)),
             description: Some(format!("for the server {} of this machine", self.namespace.name)),
         };
         let token = sealed::create(&self.admin, &new).await?;
-        let authority = crate::files::read(&node.place.pki().join("ca.crt"))?;
+        let authority = crate::files::read(&node.directories.pki().join("ca.crt"))?;
         command
             .args(["--join", &self.cluster.advertised_url(), "--token", "-"])
             .args(["--discovery-token-ca-cert-hash", &discovery::hash(&authority)?])

@@ -21,7 +21,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// Starts the member, waits until it is a voter, and makes the members the cluster's store; the own is asked first.
 pub async fn start(cluster: &mut Cluster, membership: &Membership, tasks: &mut Tasks) -> Result<Members> {
     let node = &cluster.node;
-    let authority = member::authority(&node.place)?;
+    let authority = member::authority(&node.directories)?;
     let config = member::config(node);
     let addresses = own_addresses(cluster)?;
     member::write_certificates(&config, &addresses, &authority)?;
@@ -29,7 +29,7 @@ pub async fn start(cluster: &mut Cluster, membership: &Membership, tasks: &mut T
     member::write_client(&config, &credentials)?;
     let supervisor = Supervisor::new(config.clone(), membership.binary.clone()).await?;
     member::refuse_taken_ports(&config)?;
-    member::record_binary(&node.place, &membership.binary.path)?;
+    member::record_binary(&node.directories, &membership.binary.path)?;
     let members = Members::new(known(&config, membership)?, &credentials)?;
     let start = match &membership.joined {
         None => join::first(&config, &members).await?,

@@ -9,20 +9,20 @@ use corten_members::{CertificateFiles, Config, Credentials};
 use super::directory;
 use crate::config::Node;
 use crate::pki::{Authority, Leaf, write_private};
-use crate::place::{Place, absolute};
+use crate::directories::{Directories, absolute};
 use crate::store_options::StoreOptions;
 
 /// Opens the authority of members; makes it where there is none.
-pub fn authority(place: &Place) -> Result<Authority> {
-    Authority::open(&place.pki(), "etcd-ca", "etcd-ca")
+pub fn authority(directories: &Directories) -> Result<Authority> {
+    Authority::open(&directories.pki(), "etcd-ca", "etcd-ca")
 }
 
 /// Returns the settings of a node's member.
 pub fn config(node: &Node) -> Config {
-    let pki = directory(&node.place).join("pki");
+    let pki = directory(&node.directories).join("pki");
     Config {
         name: node.name.clone(),
-        directory: directory(&node.place),
+        directory: directory(&node.directories),
         address: node.address,
         client_port: Config::CLIENT_PORT,
         peer_port: Config::PEER_PORT,
@@ -38,19 +38,19 @@ pub fn config(node: &Node) -> Config {
 }
 
 /// Returns the etcd binary of the last run, for a start that names none.
-pub fn last_binary(place: &Place) -> Option<PathBuf> {
-    let path = std::fs::read_to_string(binary_file(place)).ok()?;
+pub fn last_binary(directories: &Directories) -> Option<PathBuf> {
+    let path = std::fs::read_to_string(binary_file(directories)).ok()?;
     Some(PathBuf::from(path.trim_end_matches('\n'))).filter(|path| path.exists())
 }
 
 /// Records the etcd binary for later starts.
-pub fn record_binary(place: &Place, path: &Path) -> Result<()> {
+pub fn record_binary(directories: &Directories, path: &Path) -> Result<()> {
     let path = absolute(path);
-    write_private(&binary_file(place), format!("{}\n", path.display()).as_bytes())
+    write_private(&binary_file(directories), format!("{}\n", path.display()).as_bytes())
 }
 
-fn binary_file(place: &Place) -> PathBuf {
-    directory(place).join("binary")
+fn binary_file(directories: &Directories) -> PathBuf {
+    directory(directories).join("binary")
 }
 
 /// Returns the address of the member's metrics.

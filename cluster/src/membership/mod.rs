@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::cli;
 use crate::join::discovery;
 use crate::pki::{Authority, write_private};
-use crate::place::Place;
+use crate::directories::Directories;
 use crate::preflight;
 use crate::settings::Settings;
 use token::ServerToken;
@@ -51,37 +51,37 @@ pub struct Entered {
 }
 
 /// Returns the directory of the etcd member.
-pub fn directory(place: &Place) -> PathBuf {
-    place.data.join("etcd")
+pub fn directory(directories: &Directories) -> PathBuf {
+    directories.data.join("etcd")
 }
 
 /// Joins the cluster where the flags say so and the machine has not; completes the flags.
 pub async fn enter(mut flags: cli::Server) -> Result<Entered> {
-    let place = Place::of(&flags.place);
+    let directories = Directories::of(&flags.directories);
     let mut options = flags.membership.clone();
     options.cluster_init |= flags.servers.is_some_and(|servers| servers > 1);
-    let state = State::read(&directory(&place))?;
-    let mut joined = Joined::read(&place)?;
+    let state = State::read(&directory(&directories))?;
+    let mut joined = Joined::read(&directories)?;
     if !options.cluster_init && options.join.is_none() && state.is_none() && joined.is_none() {
         return Ok(Entered { flags, membership: None });
     }
     ensure!(
-        !place.data.join("store").exists(),
+        !directories.data.join("store").exists(),
         "{} holds the objects of a cluster with one server; choose another --data-dir for one with several",
-        place.data.display()
+        directories.data.display()
     );
-    let named = options.etcd_binary.clone().or_else(|| member::last_binary(&place));
+    let named = options.etcd_binary.clone().or_else(|| member::last_binary(&directories));
     let binary = Binary::find(named.as_deref(), std::env::var_os("PATH").as_deref()).await?;
     if let (Some(server), None) = (&options.join, &joined) {
         ensure!(
             state.is_none(),
             "this machine is the first server of a cluster; clean it by `corten down --purge` before it joins another"
         );
-        joined = Some(join(server, &flags, &place).await?);
+        joined = Some(join(server, &flags, &directories).await?);
     }
     if let Some(joined) = &joined {
         adopt(&mut flags, &joined.settings)?;
-        let encryption = encryption_file(&place);
+        let encryption = encryption_file(&directories);
         if flags.access.encryption_provider_config.is_none() && encryption.exists() {
             flags.access.encryption_provider_config = Some(encryption);
         }
@@ -90,7 +90,7 @@ pub async fn enter(mut flags: cli::Server) -> Result<Entered> {
 }
 
 /// Gets the cluster's keys by the token, checks all there is to check, and writes them.
-async fn join(server: &str, flags: &cli::Server, place: &Place) -> Result<Joined> {
+async fn join(server: &str, flags: &cli::Server, directories: &Directories) -> Result<Joined> {
     let options = &flags.membership;
     let token = ServerToken::parse(options.token.as_deref().context("--token is needed to join")?)?;
     let trust = cli::Join {
@@ -108,21 +108,21 @@ async fn join(server: &str, flags: &cli::Server, place: &Place) -> Result<Joined
     })?;
     let bundle = sealed::fetch(&client, &token).await?;
     ensure!(bundle.file("ca.crt")? == cluster.authority, "the sealed keys are of another cluster than {server}");
-    bundle.refuse_other(&place.pki())?;
+    bundle.refuse_other(&directories.pki())?;
     adopt(&mut flags.clone(), &bundle.settings)?;
     let authority = Authority::parse(bundle.file("etcd-ca.crt")?, bundle.file("etcd-ca.key")?)?;
     let endpoints = endpoints(&cluster.server, &bundle.endpoints);
     let members = Members::new(endpoints.clone(), &member::credentials(&authority)?)?;
-    corten_members::join::inspect(&directory(place), &members).await?;
+    corten_members::join::inspect(&directory(directories), &members).await?;
 
-    preflight::data_directory(place)?;
-    bundle.write_files(&place.pki())?;
+    preflight::data_directory(directories)?;
+    bundle.write_files(&directories.pki())?;
     if let Some(configuration) = &bundle.encryption_configuration {
-        write_private(&encryption_file(place), configuration.as_bytes())?;
+        write_private(&encryption_file(directories), configuration.as_bytes())?;
     }
     let joined = Joined { settings: bundle.settings, endpoints };
     // The last file: without it the next attempt begins anew.
-    joined.write(place)?;
+    joined.write(directories)?;
     tracing::info!(server = cluster.server, "the cluster's keys are here");
     Ok(joined)
 }
@@ -164,17 +164,17 @@ fn agree(name: &str, flag: &mut String, default: &str, cluster: &str) -> Result<
     Ok(())
 }
 
-fn encryption_file(place: &Place) -> PathBuf {
-    directory(place).join("encryption.yaml")
+fn encryption_file(directories: &Directories) -> PathBuf {
+    directory(directories).join("encryption.yaml")
 }
 
 impl Joined {
-    fn file(place: &Place) -> PathBuf {
-        directory(place).join("joined.json")
+    fn file(directories: &Directories) -> PathBuf {
+        directory(directories).join("joined.json")
     }
 
-    fn read(place: &Place) -> Result<Option<Joined>> {
-        let path = Joined::file(place);
+    fn read(directories: &Directories) -> Result<Option<Joined>> {
+        let path = Joined::file(directories);
         match std::fs::read(&path) {
             Ok(bytes) => {
                 let joined = serde_json::from_slice(&bytes);
@@ -185,14 +185,14 @@ impl Joined {
         }
     }
 
-    fn write(&self, place: &Place) -> Result<()> {
-        write_private(&Joined::file(place), &serde_json::to_vec_pretty(self)?)
+    fn write(&self, directories: &Directories) -> Result<()> {
+        write_private(&Joined::file(directories), &serde_json::to_vec_pretty(self)?)
     }
 }
 
 /// Reads the EncryptionConfiguration that a server gives to those that join.
-pub fn encryption_configuration(place: &Place, flag: Option<&Path>) -> Result<Option<String>> {
-    let kept = encryption_file(place);
+pub fn encryption_configuration(directories: &Directories, flag: Option<&Path>) -> Result<Option<String>> {
+    let kept = encryption_file(directories);
     let path = flag.or_else(|| kept.exists().then_some(kept.as_path()));
     path.map(crate::files::read).transpose()
 }

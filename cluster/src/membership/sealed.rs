@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::bundle::Bundle;
 use super::token::ServerToken;
-use crate::place::Place;
+use crate::directories::Directories;
 use crate::settings;
 
 const NAMESPACE: &str = "kube-system";
@@ -35,7 +35,7 @@ fn name(token: &ServerToken) -> String {
 
 /// A server token to make.
 pub struct NewToken<'a> {
-    pub place: &'a Place,
+    pub directories: &'a Directories,
     /// The EncryptionConfiguration that the server was started with.
     pub encryption: Option<&'a Path>,
     /// The time at which the token expires; none for never.
@@ -45,15 +45,15 @@ pub struct NewToken<'a> {
 
 /// Makes a server token, with the keys of this server sealed for it.
 pub async fn create(client: &Client, new: &NewToken<'_>) -> Result<ServerToken> {
-    let state = State::read(&super::directory(new.place))?;
+    let state = State::read(&super::directory(new.directories))?;
     let state = state.context("this server is alone: servers join one that was started with --cluster-init")?;
     let settings = client.get::<ConfigMap>(settings::NAMESPACE, settings::NAME).await;
     let settings = settings.context("the cluster's settings cannot be read")?;
     let settings = settings.data.and_then(|mut data| data.remove(settings::KEY)).context("the settings are empty")?;
     let bundle = Bundle {
-        files: Bundle::read_files(&new.place.pki())?,
+        files: Bundle::read_files(&new.directories.pki())?,
         settings: settings::parse(&settings)?,
-        encryption_configuration: super::encryption_configuration(new.place, new.encryption)?,
+        encryption_configuration: super::encryption_configuration(new.directories, new.encryption)?,
         endpoints: state.endpoints,
     };
     let token = ServerToken::generate()?;

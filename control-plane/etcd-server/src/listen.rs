@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corten_listen::{Gate, Limits, Place};
+use corten_listen::{Gate, Limits, Slot};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
@@ -41,10 +41,10 @@ pub async fn serve_unix(server: Server, listener: UnixListener) -> Result<(), to
     let gate = Gate::new(limits(&server));
     let accept = async {
         loop {
-            let (stream, place) = gate.accept(&listener).await;
+            let (stream, slot) = gate.accept(&listener).await;
             // The mode of the socket lets root alone connect.
-            place.authenticated();
-            if connections.send(Ok::<_, io::Error>(Connection { stream, _place: place })).await.is_err() {
+            slot.authenticated();
+            if connections.send(Ok::<_, io::Error>(Connection { stream, _slot: slot })).await.is_err() {
                 return;
             }
         }
@@ -64,8 +64,8 @@ pub async fn serve_tls(
     let acceptor = TlsAcceptor::from(config);
     let accept = async {
         loop {
-            let (stream, place) = gate.accept(&listener).await;
-            tokio::spawn(authenticate(acceptor.clone(), stream, place, connections.clone()));
+            let (stream, slot) = gate.accept(&listener).await;
+            tokio::spawn(authenticate(acceptor.clone(), stream, slot, connections.clone()));
         }
     };
     serve(&server, ReceiverStream::new(incoming), accept).await
@@ -79,17 +79,17 @@ fn limits(server: &Server) -> Limits {
 async fn authenticate(
     acceptor: TlsAcceptor,
     stream: TcpStream,
-    place: Place,
+    slot: Slot,
     connections: mpsc::Sender<io::Result<Connection<TlsStream<TcpStream>>>>,
 ) {
     let finished = tokio::select! {
         finished = corten_listen::handshake(&acceptor, stream) => finished,
-        () = place.closed() => return,
+        () = slot.closed() => return,
     };
     let Ok(stream) = finished else { return };
-    place.authenticated();
+    slot.authenticated();
     // The server may have ended.
-    let _ = connections.send(Ok(Connection { stream, _place: place })).await;
+    let _ = connections.send(Ok(Connection { stream, _slot: slot })).await;
 }
 
 async fn serve<S>(
@@ -123,7 +123,7 @@ where
 #[derive(Debug)]
 struct Connection<S> {
     stream: S,
-    _place: Place,
+    _slot: Slot,
 }
 
 impl<S> Connected for Connection<S> {

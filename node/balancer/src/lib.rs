@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corten_listen::{Gate, Limits, Place, relay};
+use corten_listen::{Gate, Limits, Slot, relay};
 use futures::future::{BoxFuture, join_all};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -85,8 +85,8 @@ impl Balancer {
         let mut is_followed = true;
         loop {
             tokio::select! {
-                (stream, place) = gate.accept(&listener) => {
-                    connections.spawn(pass(stream, place, Arc::clone(&board)));
+                (stream, slot) = gate.accept(&listener) => {
+                    connections.spawn(pass(stream, slot, Arc::clone(&board)));
                 }
                 Some(_) = connections.join_next() => {}
                 // One round at a time: a round that takes long delays the next.
@@ -105,7 +105,7 @@ impl Balancer {
 }
 
 /// Passes one connection on to the first server that takes it, until either side or the server's health ends it.
-async fn pass(client: TcpStream, place: Place, board: Arc<Board>) {
+async fn pass(client: TcpStream, slot: Slot, board: Arc<Board>) {
     let _ = client.set_nodelay(true);
     for Candidate { address, broken } in board.candidates() {
         let server = match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&address)).await {
@@ -123,7 +123,7 @@ async fn pass(client: TcpStream, place: Place, board: Arc<Board>) {
         };
         let _ = server.set_nodelay(true);
         // All clients are processes of the node: no connection is closed in favour of another.
-        place.authenticated();
+        slot.authenticated();
         tokio::select! {
             _ = relay(client, server) => {}
             () = broken.cancelled() => {}
