@@ -27,7 +27,7 @@ fn definition() -> Value {
 /// Waits for the first event with an established CustomResourceDefinition.
 async fn until_established(events: &mut futures::stream::BoxStream<'static, WatchEvent>) {
     loop {
-        let event = tokio::time::timeout(std::time::Duration::from_secs(300), events.next()).await.unwrap();
+        let event = tokio::time::timeout(crate::server::PATIENCE, events.next()).await.unwrap();
         let (WatchEvent::Added(object) | WatchEvent::Modified(object)) = event.unwrap() else { continue };
         let value = object.value();
         let conditions = value.pointer("/status/conditions").and_then(Value::as_array);
@@ -117,7 +117,7 @@ async fn a_crd_waits_for_the_finalizers_of_its_objects() {
     s.until(&format!("{WIDGETS}/free"), 404).await;
     let mut conditions = s.watch(&format!("{DEFINITIONS}?watch=1")).await;
     loop {
-        let event = tokio::time::timeout(std::time::Duration::from_secs(300), conditions.next()).await.unwrap();
+        let event = tokio::time::timeout(crate::server::PATIENCE, conditions.next()).await.unwrap();
         let (WatchEvent::Added(object) | WatchEvent::Modified(object)) = event.unwrap() else { panic!("it went") };
         if object.value()["status"].to_string().contains("InstanceDeletionInProgress") {
             break;

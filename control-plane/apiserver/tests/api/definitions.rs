@@ -33,7 +33,7 @@ fn widget(version: &str, rest: Value) -> Value {
 /// Waits for the next object of a watch with this condition.
 async fn until(events: &mut BoxStream<'static, WatchEvent>, kind: &str, status: &str, reason: &str) -> Value {
     loop {
-        let event = tokio::time::timeout(std::time::Duration::from_secs(300), events.next()).await.unwrap();
+        let event = tokio::time::timeout(crate::server::PATIENCE, events.next()).await.unwrap();
         let (WatchEvent::Added(object) | WatchEvent::Modified(object)) = event.unwrap() else { continue };
         let value = object.value();
         let conditions = value.pointer("/status/conditions").and_then(Value::as_array);
@@ -68,7 +68,7 @@ async fn a_watch_ends_when_its_crd_changes() {
     assert_eq!(crate::server::next(&mut events).await, "ADDED w");
     let added = json!([{ "op": "add", "path": "/spec/versions/0", "value": version("v2", &plain()) }]);
     s.patch(&path, "json", added).await.expect(200);
-    let end = tokio::time::timeout(std::time::Duration::from_secs(300), events.next()).await.unwrap();
+    let end = tokio::time::timeout(crate::server::PATIENCE, events.next()).await.unwrap();
     assert!(end.is_none(), "no event, but the end");
 }
 

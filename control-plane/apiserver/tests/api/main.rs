@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod admission;
-mod aggregation;
 mod attacks;
 mod audit;
 mod authorization;

@@ -137,7 +137,7 @@ async fn watches_follow_the_pods_and_show_no_more() {
     assert_eq!(seen[..3], ["ADDED a", "BOOKMARK true", "MODIFIED a"]);
     assert_eq!(until(&mut web, "ADDED b").await, ["ADDED a", "DELETED a", "ADDED b"]);
     for _ in 0..seen.len() {
-        let event = tokio::time::timeout(std::time::Duration::from_secs(300), shown.next()).await.unwrap();
+        let event = tokio::time::timeout(crate::server::PATIENCE, shown.next()).await.unwrap();
         let (WatchEvent::Added(object) | WatchEvent::Modified(object) | WatchEvent::Deleted(object)) = event.unwrap()
         else {
             panic!("no object");
