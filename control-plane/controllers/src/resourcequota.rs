@@ -105,21 +105,24 @@ fn with_status(mut quota: Value, content: &[(Resource, Vec<Arc<Object>>)]) -> Op
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::model::pod;
+    use testkit_fixture as fixture;
 
-    fn object(value: &Value) -> Arc<Object> {
-        Arc::new(Object::from_value(value, 1).unwrap())
+    fn object(line: &str) -> Arc<Object> {
+        Arc::new(Object::from_value(&fixture::object(line), 1).unwrap())
+    }
+
+    fn pods(lines: &[String]) -> (Resource, Vec<Arc<Object>>) {
+        (Resource::new("", "v1", "pods", true), lines.iter().map(|line| object(line)).collect())
     }
 
     #[test]
     fn usage_is_written_once_and_follows_the_objects() {
-        let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"namespace": "default", "name": "q"}, "spec": {"hard": {"pods": "2", "count/widgets.example.com": "1"}}});
-        let pods = (
-            Resource::new("", "v1", "pods", true),
-            vec![object(&pod("a").value()), object(&pod("b").phase("Succeeded").value())],
-        );
+        let quota = fixture::object("quota q hard={pods: 2, count/widgets.example.com: 1}");
         let widgets = Resource::new("example.com", "v1", "widgets", true);
-        let content = vec![pods, (widgets, vec![object(&json!({"metadata": {"namespace": "default", "name": "w"}}))])];
+        let content = vec![
+            pods(&["pod a".to_owned(), "pod b Succeeded".to_owned()]),
+            (widgets, vec![object("example.com/v1/Widget w")]),
+        ];
         let with_use = with_status(quota, &content).unwrap();
         assert_eq!(with_use["status"]["used"], json!({"pods": "1", "count/widgets.example.com": "1"}));
         assert_eq!(with_use["status"]["hard"], with_use["spec"]["hard"]);
@@ -130,25 +133,16 @@ mod tests {
     }
 
     #[test]
-    fn only_what_changes_the_use_is_counted_again() {
-        let change = |old: Option<Value>, new: Option<Value>| Change {
-            key: Key::new("default", "p"),
-            old: old.as_ref().map(object),
-            new: new.as_ref().map(object),
-        };
-        let running = pod("p").phase("Running").value();
-        let ended = pod("p").phase("Succeeded").value();
-        let ready = pod("p").phase("Running").ready(5).value();
-        let mut with_deadline = running.clone();
-        with_deadline["spec"]["activeDeadlineSeconds"] = 3600.into();
+    fn only_changes_of_the_use_are_counted_again() {
         for (old, new, expected) in [
-            (None, Some(running.clone()), true),
-            (Some(running.clone()), Some(ready), false),
-            (Some(running.clone()), Some(ended), true),
-            (Some(running.clone()), Some(with_deadline), true),
-            (Some(running), None, true),
+            (None, Some("pod p Running"), true),
+            (Some("pod p Running"), Some("pod p Running ready=5"), false),
+            (Some("pod p Running"), Some("pod p Succeeded"), true),
+            (Some("pod p Running"), Some("pod p Running activeDeadlineSeconds=3600"), true),
+            (Some("pod p Running"), None, true),
         ] {
-            assert_eq!(changes_usage("", "pods", &change(old, new)), expected);
+            let change = Change { key: Key::new("default", "p"), old: old.map(object), new: new.map(object) };
+            assert_eq!(changes_usage("", "pods", &change), expected, "{old:?} {new:?}");
         }
     }
 
@@ -158,24 +152,20 @@ mod tests {
         fn the_use_is_the_same_in_any_order_and_settles(
             phases in proptest::collection::vec(0usize..4, 0..8), turned in 0usize..8,
         ) {
-            let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota",
-                "metadata": {"namespace": "default", "name": "q"},
-                "spec": {"hard": {"pods": "2", "requests.cpu": "1", "limits.memory": "1Gi", "count/pods": "9"}}});
-            let resources = json!({"requests": {"cpu": "100m"}, "limits": {"memory": "64Mi"}});
-            let pods = phases.iter().enumerate().map(|(number, phase)| {
+            let quota =
+                fixture::object("quota q hard={pods: 2, requests.cpu: 1, limits.memory: 1Gi, count/pods: 9}");
+            let line = |(number, phase): (usize, &usize)| {
                 let phase = ["Pending", "Running", "Succeeded", "Failed"][*phase];
-                let containers = json!([{"name": "c", "image": "i", "resources": resources}]);
-                object(&pod(&format!("p{number}")).phase(phase).set("/spec/containers", containers).value())
-            });
-            let pods: Vec<Arc<Object>> = pods.collect();
-            let mut others = pods.clone();
-            others.rotate_left(turned % pods.len().max(1));
-            let content = |pods: Vec<Arc<Object>>| vec![(Resource::new("", "v1", "pods", true), pods)];
-            let with_use = with_status(quota.clone(), &content(pods)).unwrap();
-            proptest::prop_assert_eq!(with_status(quota, &content(others.clone())), Some(with_use.clone()));
+                format!("pod p{number} {phase} request.cpu=100m limit.memory=64Mi")
+            };
+            let lines: Vec<String> = phases.iter().enumerate().map(line).collect();
+            let mut others = lines.clone();
+            others.rotate_left(turned % lines.len().max(1));
+            let with_use = with_status(quota.clone(), &[pods(&lines)]).unwrap();
+            proptest::prop_assert_eq!(with_status(quota, &[pods(&others)]), Some(with_use.clone()));
             let alive = phases.iter().filter(|phase| **phase < 2).count();
             proptest::prop_assert_eq!(&with_use["status"]["used"]["pods"], &json!(alive.to_string()));
-            proptest::prop_assert_eq!(with_status(with_use, &content(others)), None);
+            proptest::prop_assert_eq!(with_status(with_use, &[pods(&others)]), None);
         }
     }
 }

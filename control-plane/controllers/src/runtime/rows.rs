@@ -256,9 +256,9 @@ impl<F: Facts> Rows<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::model::pod;
     use crate::workload::pods::PodState;
     use proptest::prelude::*;
+    use testkit_fixture as fixture;
 
     fn object(value: &corten_meta::Value, revision: u64) -> Arc<Object> {
         Arc::new(Object::from_value(value, revision).unwrap())
@@ -267,8 +267,8 @@ mod tests {
     #[test]
     fn a_row_is_of_the_version_that_was_asked_for() {
         let rows = Rows::default();
-        let old = object(&pod("p").phase("Pending").value(), 1);
-        let new = object(&pod("p").phase("Running").on("a").value(), 2);
+        let old = object(&fixture::object("pod p Pending"), 1);
+        let new = object(&fixture::object("pod p Running node=a"), 2);
         let phase = |object: &Arc<Object>| rows.of(vec![object.clone()])[0].phase().to_owned();
         assert_eq!(
             (phase(&old), phase(&new), phase(&new), phase(&old)),
@@ -286,13 +286,13 @@ mod tests {
             node in prop::option::of("[a-z]{0,3}"), ready in prop::option::of(0i64..100), cost in "[-]?[0-9]{0,3}",
             restarts in prop::collection::vec(0i32..9, 0..3), leaving: bool,
         ) {
-            let mut builder = pod("p").annotation(DELETION_COST, &cost);
-            if let Some(phase) = phase { builder = builder.phase(phase); }
-            if let Some(node) = &node { builder = builder.on(node); }
-            if let Some(seconds) = ready { builder = builder.ready(seconds); }
-            if leaving { builder = builder.deleting(); }
-            let statuses: Vec<_> = restarts.iter().map(|count| serde_json::json!({"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": count})).collect();
-            let value = builder.set("/status/containerStatuses", serde_json::json!(statuses)).value();
+            let mut line = format!("pod p annotation.{DELETION_COST}={cost}");
+            if let Some(phase) = phase { line += &format!(" {phase}").replace(" Unknown", " phase=Unknown"); }
+            if let Some(node) = &node { line += &format!(" node={node}"); }
+            if let Some(seconds) = ready { line += &format!(" ready={seconds}"); }
+            if leaving { line += " deleting"; }
+            let statuses: Vec<_> = restarts.iter().map(|count| format!("{{name: c, restartCount: {count}}}")).collect();
+            let value = fixture::object(&format!("{line} status.containerStatuses=[{}]", statuses.join(", ")));
             let object = object(&value, 1);
             let decoded = corten_api::decode_object::<corten_api::k8s_openapi::api::core::v1::Pod>(&object).unwrap();
             let row = PodRow::new(object);

@@ -69,7 +69,7 @@ fn asked(action: &Action) -> Option<(&'static str, ResourceType, Option<&'static
 #[test]
 #[should_panic(expected = "job-controller may not update core pods")]
 fn what_a_role_does_not_permit_is_found_out() {
-    let pod = crate::tests::model::pod("p").build();
+    let pod = testkit_fixture::typed::<Pod>("pod p");
     assert_permitted("job-controller", &Plan::from(Action::patch(&pod, serde_json::json!({}))));
     assert_permitted("job-controller", &Plan::from(Action::update(&pod)));
 }

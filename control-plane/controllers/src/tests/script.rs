@@ -7,7 +7,7 @@
 //! | `converge QUEUE KEY` | reconciles and applies until no write is planned; prints the writes and the requeue |
 //! | `reconcile QUEUE KEY` | the same, once |
 //! | `plan QUEUE KEY` | prints the plan of one reconcile without applying it |
-//! | `settle [pending] QUEUE/KIND… [show PATH…]` | reconciles every object of each kind in turn, and makes one pod ready per turn; prints the bounds of pods and ready pods, or each new state of the paths |
+//! | `settle [pending] QUEUE/KIND… [show PATH…]` | see below |
 //! | `change OBJECT WORD…` | changes objects, and the generation with the spec |
 //! | `quietly COMMAND` | runs a command without its output |
 //! | `repeat COUNT LINE` | puts objects; `{}` in the line is their number |
@@ -16,10 +16,17 @@
 //! | `start` | binds the pods and makes them ready |
 //! | `wakes QUEUE OLD => NEW` | prints the keys that a change enqueues; each side is a line, an `OBJECT` or `nothing` |
 //! | `now +90s` | advances the clock |
-//! | `failure REASON MESSAGE`, `scale APIVERSION KIND NAME ANSWER`, `config OPTION=VALUE`, `graceful` | the surroundings |
+//! | `failure REASON MESSAGE` | sets the last failure of a write, or `none` |
+//! | `scale APIVERSION KIND NAME ANSWER` | sets the server's answer about the scale of a custom resource |
+//! | `config OPTION=VALUE` | changes the configuration |
+//! | `graceful` | lets deleted pods stay until their kubelet removes them |
 //!
 //! `OBJECT` is `KIND/NAME` or `KIND/NAMESPACE/NAME`; `*` in the name stands for anything, `[PATH=VALUE]` after it
-//! selects. `KEY` is `NAME` in the namespace default, `NAMESPACE/NAME`, or `/NAME`. `QUEUE` is the name of the controller's queue in metrics, `#2` after it means the second of that name.
+//! selects. `KEY` is `NAME` in the namespace default, `NAMESPACE/NAME`, or `/NAME`. `QUEUE` is the name of the
+//! controller's queue in metrics, `#2` after it means the second of that name.
+//!
+//! `settle` reconciles every object of each kind in turn, and makes one pod ready per turn unless they are `pending`.
+//! It prints the bounds of the numbers of pods and ready pods, or each new state of the paths.
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -225,46 +225,46 @@ fn phase_ordinal(phase: &str) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::model::{NOW, pod};
+    use crate::tests::model::NOW;
 
-    #[test]
-    fn pods_are_given_up_in_upstreams_order() {
-        let mut old = pod("old").phase("Running").ready(3600).on("a").build();
-        old.metadata.uid = Some("old".into());
-        let fresh = pod("fresh").phase("Running").ready(2).on("a").build();
-        let pending = pod("pending").phase("Pending").on("a").build();
-        let unscheduled = pod("unscheduled").phase("Pending").build();
-        let cheap = pod("cheap")
-            .phase("Running")
-            .ready(3600)
-            .on("a")
-            .annotation("controller.kubernetes.io/pod-deletion-cost", "-5")
-            .build();
-        let all = vec![old, fresh, pending, unscheduled, cheap];
-        let names = |mut pods: Vec<Pod>| {
-            let related = pods.clone();
-            rank_for_deletion(&mut pods, &related, *NOW);
-            pods.into_iter().filter_map(|pod| pod.metadata.name).collect::<Vec<_>>()
+    /// Returns the names in the order of deletion.
+    fn ranked(lines: &str, related: &[&str]) -> Vec<String> {
+        let mut pods: Vec<Pod> = lines.lines().map(|line| testkit_fixture::typed(line)).collect();
+        let related: Vec<Pod> =
+            pods.iter().cloned().chain(related.iter().map(|line| testkit_fixture::typed(line))).collect();
+        let mut reversed: Vec<Pod> = pods.iter().rev().cloned().collect();
+        let names = |pods: &mut Vec<Pod>| {
+            rank_for_deletion(pods, &related, *NOW);
+            pods.iter().filter_map(|pod| pod.metadata.name.clone()).collect::<Vec<_>>()
         };
-        assert_eq!(names(all.clone()), ["unscheduled", "pending", "cheap", "fresh", "old"]);
-        assert_eq!(names(all.into_iter().rev().collect()), ["unscheduled", "pending", "cheap", "fresh", "old"]);
+        let order = names(&mut pods);
+        assert_eq!(names(&mut reversed), order, "the order of lists does not matter");
+        order
     }
 
     #[test]
-    fn a_node_with_more_replicas_gives_one_up_first() {
-        let crowded = pod("x").phase("Running").ready(60).on("a").build();
-        let lonely = pod("y").phase("Running").ready(60).on("b").build();
-        let related = vec![crowded.clone(), lonely.clone(), pod("z").phase("Running").on("a").build()];
-        let mut pods = vec![lonely, crowded];
-        rank_for_deletion(&mut pods, &related, *NOW);
-        assert_eq!(pods[0].metadata.name.as_deref(), Some("x"));
+    fn pods_are_deleted_in_upstreams_order() {
+        let order = ranked(
+            "pod old uid=old Running ready=3600 node=a\npod fresh Running ready=2 node=a\npod pending Pending node=a\n\
+             pod unscheduled Pending\n\
+             pod cheap Running ready=3600 node=a annotation.controller.kubernetes.io/pod-deletion-cost=-5",
+            &[],
+        );
+        assert_eq!(order, ["unscheduled", "pending", "cheap", "fresh", "old"]);
+    }
+
+    #[test]
+    fn a_node_with_more_replicas_loses_one_first() {
+        let pods = "pod y Running ready=60 node=b\npod x Running ready=60 node=a";
+        assert_eq!(ranked(pods, &["pod z Running node=a"]), ["x", "y"]);
     }
 
     #[test]
     fn availability_waits_for_min_ready_seconds() {
-        let ready = pod("p").phase("Running").ready(4).build();
+        let ready: Pod = testkit_fixture::typed("pod p Running ready=4");
         assert_eq!(available_in(&ready, 10, *NOW), Some(Duration::from_secs(6)));
         assert!(is_available(&ready, 4, *NOW));
-        assert_eq!(available_in(&pod("p").phase("Running").build(), 0, *NOW), None);
+        let unready: Pod = testkit_fixture::typed("pod p Running");
+        assert_eq!(available_in(&unready, 0, *NOW), None);
     }
 }
