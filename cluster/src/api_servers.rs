@@ -18,9 +18,9 @@ use futures::FutureExt;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::directories::Directories;
 use crate::kubeconfig;
 use crate::pki::write_private;
-use crate::directories::Directories;
 use crate::tasks::Tasks;
 
 /// The port of the balancer; another one where it is taken.
@@ -40,7 +40,12 @@ pub struct ApiServers {
 
 impl ApiServers {
     /// Starts the balancer over the servers that are known, and the one that the kubeconfig names.
-    pub async fn start(directories: &Directories, kubeconfig: &Path, node: &str, tasks: &mut Tasks) -> Result<ApiServers> {
+    pub async fn start(
+        directories: &Directories,
+        kubeconfig: &Path,
+        node: &str,
+        tasks: &mut Tasks,
+    ) -> Result<ApiServers> {
         let file = directories.data.join("servers.json");
         let first = host_and_port(&kubeconfig::server(kubeconfig)?)
             .with_context(|| format!("{} names no server", kubeconfig.display()))?;

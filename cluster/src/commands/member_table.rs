@@ -4,8 +4,8 @@ use anyhow::Result;
 use corten_members::report::{Report, Row, disk_latency};
 use corten_members::{Members, State};
 
-use crate::membership::{directory, member};
 use crate::directories::Directories;
+use crate::membership::{directory, member};
 
 /// Returns the rows of all members, or one with the reason why there are none; nothing for a server that is alone.
 pub async fn rows(directories: &Directories) -> Option<Vec<[String; 8]>> {

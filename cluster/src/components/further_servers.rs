@@ -17,9 +17,9 @@ use tokio_util::sync::CancellationToken;
 use super::companion::Companion;
 use super::further_nodes;
 use crate::config::Cluster;
+use crate::directories::Directories;
 use crate::join::discovery;
 use crate::membership::{Membership, directory, sealed};
-use crate::directories::Directories;
 use crate::tasks::Tasks;
 use crate::{instance, private, secrets};
 

@@ -8,8 +8,8 @@ use corten_members::{CertificateFiles, Config, Credentials};
 
 use super::directory;
 use crate::config::Node;
-use crate::pki::{Authority, Leaf, write_private};
 use crate::directories::{Directories, absolute};
+use crate::pki::{Authority, Leaf, write_private};
 use crate::store_options::StoreOptions;
 
 /// Opens the authority of members; makes it where there is none.

@@ -18,9 +18,9 @@ use corten_members::{Binary, Members, State};
 use serde::{Deserialize, Serialize};
 
 use crate::cli;
+use crate::directories::Directories;
 use crate::join::discovery;
 use crate::pki::{Authority, write_private};
-use crate::directories::Directories;
 use crate::preflight;
 use crate::settings::Settings;
 use token::ServerToken;
