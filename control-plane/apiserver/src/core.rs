@@ -15,5 +15,9 @@ pub struct Core {
     pub authorization: Authorization,
     pub metrics: Arc<Metrics>,
     pub started: jiff::Timestamp,
+    /// Cancelled when the shutdown begins: the server is not ready any more, but still serves.
+    pub stopping: CancellationToken,
+    /// Cancelled when no new client is sent to this server any more.
+    pub left: CancellationToken,
     pub tasks: Tasks,
 }

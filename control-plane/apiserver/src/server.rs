@@ -1,6 +1,7 @@
 //! The API server as a value: its parts, and their assembly.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use corten_api::Kind;
 use corten_store::Store;
@@ -29,6 +30,9 @@ use crate::proxy::Kubelets;
 use crate::registry::Registry;
 use crate::resource_metrics::Gatherer;
 use crate::tasks::Tasks;
+
+/// The time that a server has to leave the endpoints of the `kubernetes` Service.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The API server. All its state is in the store and in caches of the store.
 pub struct Server {
@@ -93,7 +97,16 @@ impl Server {
             gatherer: Gatherer::new(Arc::clone(&kubelets)),
             kubelets,
             health: Health::default(),
-            core: Arc::new(Core { config, registry, authorization, metrics, started: jiff::Timestamp::now(), tasks }),
+            core: Arc::new(Core {
+                config,
+                registry,
+                authorization,
+                metrics,
+                started: jiff::Timestamp::now(),
+                stopping: tasks.shutdown.child_token(),
+                left: CancellationToken::new(),
+                tasks,
+            }),
         })
     }
 
@@ -126,6 +139,14 @@ impl Server {
 
     fn spawn<T>(&self, part: T, run: fn(T, CancellationToken) -> BoxFuture<'static, ()>) {
         self.core.tasks.spawn(run(part, self.core.tasks.shutdown.clone()));
+    }
+
+    /// Announces the shutdown: readiness fails, and the endpoints of the `kubernetes` Service lose this server. Returns
+    /// after the configured delay, in which clients and load balancers notice.
+    pub async fn announce_shutdown(&self) {
+        self.core.stopping.cancel();
+        let _ = tokio::time::timeout(LEAVE_TIMEOUT, self.core.left.cancelled()).await;
+        tokio::time::sleep(self.core.config.shutdown_delay).await;
     }
 
     /// Ends every watch and the feed of the caches. Later requests are answered, but from caches that no longer change.
