@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio_util::sync::CancellationToken;
+
 use crate::authorization::Authorization;
 use crate::config::Config;
 use crate::metrics::Metrics;
