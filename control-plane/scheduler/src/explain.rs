@@ -70,7 +70,7 @@ pub async fn explain(config: &Config, client: Client, key: &Key) -> Result<Expla
     Ok(of_pod(&mut scheduler.snapshot, profile.as_deref(), &row))
 }
 
-fn of_pod(snapshot: &mut Snapshot, profile: Option<&Profile>, pod: &PodRow) -> Explanation {
+pub(crate) fn of_pod(snapshot: &mut Snapshot, profile: Option<&Profile>, pod: &PodRow) -> Explanation {
     let summarized = |summary: String| Explanation { summary, ..Explanation::default() };
     if !pod.node_name.is_empty() {
         return summarized(format!("It runs on {}.", pod.node_name));
@@ -292,56 +292,5 @@ impl std::fmt::Display for Explanation {
             writeln!(f, "What would help:")?;
         }
         self.advice.iter().try_for_each(|advice| writeln!(f, "  - {advice}"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rows::tests::{node, typed_pod};
-    use expect_test::expect;
-    use serde_json::{Value, json};
-
-    fn explained(nodes: &[Value], spec: Value) -> String {
-        let mut snapshot = Snapshot::default();
-        for (number, extra) in nodes.iter().enumerate() {
-            snapshot.set_node(node(&format!("node-{number}"), "2", extra.clone()));
-        }
-        let row = snapshot.row(typed_pod("p", spec));
-        of_pod(&mut snapshot, Some(&Profile::by_default()), &row).to_string()
-    }
-
-    #[test]
-    fn every_plugin_is_heard_about_every_node() {
-        let taint = json!({"spec": {"unschedulable": true, "taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}});
-        let spec = json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": "3"}}}]});
-        expect![[r#"
-            0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable. no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
-              node-0  NodeResourcesFit: Insufficient cpu (cpu: asks 3, 2 of 2 left)
-              node-1  NodeUnschedulable: node(s) were unschedulable
-                      TaintToleration: node(s) had untolerated taint(s): gpu=yes:NoSchedule
-                      NodeResourcesFit: Insufficient cpu (cpu: asks 3, 2 of 2 left)
-            What would help:
-              - add a node with 3 of cpu, or ask for less
-        "#]]
-        .assert_eq(&explained(&[json!({}), taint], spec));
-    }
-
-    #[test]
-    fn what_is_missing_is_what_would_help() {
-        let spread = json!([{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}]);
-        let explanation = explained(&[json!({})], json!({"containers": [], "topologySpreadConstraints": spread}));
-        assert!(explanation.contains("- label node-0 with rack"), "{explanation}");
-        let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
-        let explanation = explained(&[json!({})], json!({"containers": [], "volumes": volumes}));
-        assert!(explanation.contains("- create the persistentvolumeclaim \"data\""), "{explanation}");
-    }
-
-    #[test]
-    fn a_gate_and_a_foreign_scheduler_are_named() {
-        let explanation = explained(&[json!({})], json!({"containers": [], "schedulingGates": [{"name": "wait"}]}));
-        assert!(explanation.contains("waiting for scheduling gates: [wait]"), "{explanation}");
-        let explanation = explained(&[json!({})], json!({"containers": []}));
-        assert!(explanation.contains("node-0  fits, score"), "{explanation}");
     }
 }

@@ -25,6 +25,9 @@ mod rows;
 mod scheduler;
 mod task;
 
+#[cfg(test)]
+mod tests;
+
 use corten_client::{Client, LeaderConfig, LeaderElector, Outcome};
 use tokio_util::sync::CancellationToken;
 

@@ -349,7 +349,3 @@ fn same_demand(a: &PodRow, b: &PodRow) -> bool {
     let same_demand = Arc::ptr_eq(&a.demand, &b.demand) || a.demand == b.demand;
     a.class == b.class && a.priority == b.priority && same_nodes && same_demand
 }
-
-#[cfg(test)]
-#[path = "queue_tests.rs"]
-mod tests;

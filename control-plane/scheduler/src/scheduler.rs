@@ -104,6 +104,12 @@ impl Scheduler {
         self.queue.get(uid)
     }
 
+    /// Returns the numbers of active, backoff, unschedulable and gated pods.
+    #[cfg(test)]
+    pub fn lengths(&self) -> [usize; 4] {
+        self.queue.lengths()
+    }
+
     #[cfg(test)]
     pub fn is_queued(&self, uid: &str) -> bool {
         self.queue.contains(uid)
@@ -420,10 +426,6 @@ impl Scheduler {
         Ok(true)
     }
 }
-
-#[cfg(test)]
-#[path = "nomination_tests.rs"]
-mod nomination_tests;
 
 #[cfg(test)]
 #[path = "simulation.rs"]

@@ -2,10 +2,9 @@
 //! the scheduler restarts. In any order of events: no pod is lost, none is bound twice, no node is over-committed.
 
 use super::*;
-use crate::rows::tests::{node, typed_pod};
+use crate::rows::tests::{node, pod};
 use corten_api::k8s_openapi::api::core::v1::Pod;
 use proptest::prelude::*;
-use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Debug)]
@@ -125,17 +124,19 @@ impl World {
 
     fn pod(&self, name: &str) -> Option<Pod> {
         let stored = self.pods.get(name)?;
-        let mut spec = json!({"priority": stored.priority, "nodeName": stored.node,
-            "containers": [{"name": "c", "resources": {"requests": {"cpu": stored.cpu.to_string()}}}]});
+        let Stored { priority, cpu, .. } = stored;
+        let mut line = format!("pod {name} uid={name} label.app={name} priority={priority} request.cpu={cpu}");
+        if !stored.node.is_empty() {
+            line += &format!(" node={}", stored.node);
+        }
         if stored.gated {
-            spec["schedulingGates"] = json!([{"name": "g"}]);
+            line += " schedulingGates=[{name: g}]";
         }
         if stored.spreads {
-            spec["topologySpreadConstraints"] = json!([{"maxSkew": 2, "topologyKey": "kubernetes.io/hostname",
-                "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchExpressions": [
-                    {"key": "app", "operator": "Exists"}]}}]);
+            line += " topologySpreadConstraints=[{maxSkew: 2, topologyKey: kubernetes.io/hostname, \
+                whenUnsatisfiable: DoNotSchedule, labelSelector: {matchExpressions: [{key: app, operator: Exists}]}}]";
         }
-        let mut pod = typed_pod(name, spec);
+        let mut pod = pod(&line);
         pod.metadata.deletion_timestamp =
             stored.going.then_some(corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(self.now));
         Some(pod)
@@ -146,9 +147,10 @@ impl World {
             let Some((is_pod, name)) = self.news.pop_first() else { return };
             match is_pod {
                 false => {
-                    let stored = self.nodes.get(&name).map(|(cpu, cordoned)| {
-                        node(&name, &cpu.to_string(), json!({"spec": {"unschedulable": cordoned}}))
-                    });
+                    let stored = self
+                        .nodes
+                        .get(&name)
+                        .map(|(cpu, cordoned)| node(&format!("node {name} cpu={cpu} unschedulable={cordoned}")));
                     self.scheduler.node_changed(&name, stored, self.now);
                 }
                 true => match self.pod(&name) {

@@ -150,10 +150,6 @@ impl Model {
         }
     }
 
-    pub fn put_typed<K: Typed>(&mut self, object: &K) {
-        self.put(object.to_value());
-    }
-
     pub fn remove(&mut self, kind: &str, namespace: &str, name: &str) {
         let key = Key::new(namespace, name);
         self.revision += 1;
@@ -341,83 +337,4 @@ pub fn converges(controller: &dyn Decide, model: &mut Model, namespace: &str, na
         model.apply(&plan);
     }
     panic!("{} does not converge: {:?}", controller.name(), decide(controller, model, namespace, name));
-}
-
-/// Returns the keys that a controller reconciles after a change.
-pub fn mapped<K: Typed>(
-    controller: &dyn Decide,
-    model: &Model,
-    old: Option<&Value>,
-    new: Option<&Value>,
-) -> Vec<String> {
-    let object = |value: &Value| Arc::new(Object::from_value(value, 1).expect("a valid object"));
-    let (old, new) = (old.map(object), new.map(object));
-    let key = new.as_ref().or(old.as_ref()).expect("one of both").key();
-    let mut keys = Vec::new();
-    for change in (Change { key, old, new }).steps() {
-        for watch in controller.watches().iter().filter(|watch| watch.resource == ResourceType::of::<K>()) {
-            keys.extend((watch.keys)(model, &change).iter().map(Key::to_string));
-        }
-    }
-    keys
-}
-
-/// Builds a pod.
-pub struct PodBuilder(Value);
-
-pub fn pod(name: &str) -> PodBuilder {
-    PodBuilder(json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"namespace": "default", "name": name, "uid": format!("uid-of-{name}"), "creationTimestamp": "2026-01-01T00:00:00Z"},
-        "spec": {"containers": [{"name": "c", "image": "i"}]}, "status": {},
-    }))
-}
-
-impl PodBuilder {
-    pub fn set(mut self, path: &str, value: Value) -> PodBuilder {
-        corten_meta::set(&mut self.0, path, value);
-        self
-    }
-
-    pub fn phase(self, phase: &str) -> PodBuilder {
-        self.set("/status/phase", json!(phase))
-    }
-
-    pub fn on(self, node: &str) -> PodBuilder {
-        self.set("/spec/nodeName", json!(node))
-    }
-
-    pub fn label(mut self, key: &str, value: &str) -> PodBuilder {
-        self.0["metadata"]["labels"][key] = json!(value);
-        self
-    }
-
-    pub fn annotation(mut self, key: &str, value: &str) -> PodBuilder {
-        self.0["metadata"]["annotations"][key] = json!(value);
-        self
-    }
-
-    /// Makes the pod ready for this many seconds.
-    pub fn ready(self, seconds: i64) -> PodBuilder {
-        let since = NOW.checked_sub(jiff::SignedDuration::from_secs(seconds)).expect("a time");
-        let condition =
-            json!({"type": "Ready", "status": "True", "lastTransitionTime": corten_meta::time::rfc3339(since)});
-        self.set("/status/conditions", json!([condition]))
-    }
-
-    pub fn ip(self, ip: &str) -> PodBuilder {
-        self.set("/status/podIP", json!(ip)).set("/status/podIPs", json!([{"ip": ip}]))
-    }
-
-    pub fn deleting(self) -> PodBuilder {
-        self.set("/metadata/deletionTimestamp", json!("2026-01-02T03:04:00Z"))
-    }
-
-    pub fn value(self) -> Value {
-        self.0
-    }
-
-    pub fn build(self) -> Pod {
-        Pod::from_value(self.0).expect("a pod")
-    }
 }

@@ -163,6 +163,11 @@ impl Snapshot {
         self.touched.iter_mut().for_each(|touched| touched.push(slot));
     }
 
+    /// Marks all rows as changed.
+    pub fn touch_all(&mut self) {
+        self.touched = None;
+    }
+
     /// Nominates a pod to its nominated node; a nomination to another node ends.
     pub fn nominate(&mut self, pod: Arc<PodRow>) {
         self.end_nomination(&pod.uid);

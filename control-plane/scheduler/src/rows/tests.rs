@@ -4,60 +4,36 @@ use super::node_sets::NodeQuery;
 use super::topology::{Inclusion, Query};
 use super::*;
 use corten_api::Typed;
-use corten_api::k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
+use corten_api::k8s_openapi::api::core::v1::{Node, Pod};
 use corten_meta::Selector;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-pub fn pod_spec(spec: Value) -> PodSpec {
-    Pod::from_value(json!({"apiVersion": "v1", "kind": "Pod", "spec": spec})).unwrap().spec.unwrap()
+/// Returns the pod of a line.
+pub fn pod(line: &str) -> Pod {
+    testkit_fixture::typed(line)
 }
 
-pub fn typed_pod(name: &str, spec: Value) -> Pod {
-    let metadata = json!({"namespace": "default", "name": name, "uid": name, "labels": {"app": name}});
-    Pod::from_value(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})).unwrap()
+/// Returns the node of a line, with a host name and room for pods.
+pub fn node(line: &str) -> Node {
+    Node::from_value(completed(testkit_fixture::object(line))).expect("a node")
 }
 
-pub fn node(name: &str, cpu: &str, extra: Value) -> Node {
-    let mut node = json!({
-        "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
-        "status": {"allocatable": {"cpu": cpu, "memory": "4Gi", "pods": "110"}},
-    });
-    corten_meta::patch::merge_patch(&mut node, &extra);
-    Node::from_value(node).unwrap()
-}
-
-fn asking(snapshot: &mut Snapshot, name: &str, node: &str, cpu: &str) -> Arc<PodRow> {
-    let containers = json!([{"name": "c", "resources": {"requests": {"cpu": cpu}}}]);
-    Arc::new(snapshot.row(typed_pod(name, json!({"nodeName": node, "containers": containers}))))
-}
-
-#[test]
-fn requested_is_the_sum_of_the_pods_in_any_order_of_events() {
-    let mut snapshot = Snapshot::default();
-    for (name, cpu) in [("early", "100m"), ("late", "200m"), ("late", "300m")] {
-        let pod = asking(&mut snapshot, name, "n", cpu);
-        snapshot.add_pod(pod);
-        assert!(name == "late" || snapshot.find("n").is_none(), "only a pod is known");
-        snapshot.set_node(node("n", "2", json!({})));
-    }
-    assert_eq!(snapshot.find("n").unwrap().requested.milli_cpu, 400);
-    snapshot.remove_node("n");
-    assert_eq!((snapshot.nodes().count(), snapshot.len()), (0, 0));
-    snapshot.remove_pod("early");
-    snapshot.remove_pod("late");
-    snapshot.set_node(node("m", "2", json!({})));
-    assert_eq!(snapshot.find("m").unwrap().slot, 0, "the place of the gone node is used again");
+/// Gives a node 4 CPUs, 4Gi, 110 pods and its host name, unless it has others.
+pub fn completed(node: Value) -> Value {
+    let mut completed = testkit_fixture::object("node n cpu=4 memory=4Gi pods=110");
+    completed["metadata"]["labels"] = json!({"kubernetes.io/hostname": node["metadata"]["name"]});
+    corten_meta::patch::merge_patch(&mut completed, &node);
+    completed
 }
 
 #[test]
 fn the_search_takes_zones_in_turn() {
     let mut snapshot = Snapshot::default();
-    for (name, zone) in [("a", "1"), ("b", "1"), ("c", "2"), ("d", "3"), ("e", "2")] {
-        let labels = json!({"metadata": {"labels": {"topology.kubernetes.io/zone": zone}}});
-        snapshot.set_node(node(name, "1", labels));
+    for line in ["node a zone=1", "node b zone=1", "node c zone=2", "node d zone=3", "node e zone=2"] {
+        snapshot.set_node(node(line));
     }
     snapshot.begin();
     let names: Vec<&str> = snapshot.order().iter().map(|slot| snapshot.node(*slot).name.as_str()).collect();
@@ -107,34 +83,30 @@ fn pod_of(
     terminating: bool,
     repels: bool,
 ) -> PodRow {
-    let mut metadata = json!({"namespace": format!("ns{namespace}"), "name": format!("p{name}"),
-        "uid": format!("p{name}"), "labels": {"app": app.to_string()}});
-    if terminating {
-        metadata["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-    }
-    let mut spec = json!({"nodeName": format!("n{node}"), "containers": []});
-    if repels {
-        spec["affinity"] = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
-            {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "0"}}}]}});
-    }
-    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
-    snapshot.row(Pod::from_value(pod).unwrap())
+    let deleting = if terminating { "deleting" } else { "" };
+    let repels = match repels {
+        true => {
+            "affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution=[{topologyKey: zone, \
+             labelSelector: {matchLabels: {app: \"0\"}}}]"
+        }
+        false => "",
+    };
+    snapshot.row(pod(&format!("pod ns{namespace}/p{name} label.app={app} node=n{node} {deleting} {repels}")))
 }
 
 fn happen(snapshot: &mut Snapshot, happening: &Happening) {
     match happening.clone() {
         Happening::Node { name, zone, tainted } => {
-            let taints = if tainted { json!([{"key": "k", "effect": "NoSchedule"}]) } else { json!([]) };
-            let labels = zone.map_or(json!({}), |zone| json!({"zone": zone.to_string()}));
-            let extra = json!({"metadata": {"labels": labels}, "spec": {"taints": taints}});
-            snapshot.set_node(node(&format!("n{name}"), "4", extra));
+            let taint = if tainted { "taint=k:NoSchedule" } else { "" };
+            let zone = zone.map_or(String::new(), |zone| format!("label.zone={zone}"));
+            snapshot.set_node(node(&format!("node n{name} {zone} {taint}")));
         }
         Happening::NodeGone { name } => snapshot.remove_node(&format!("n{name}")),
         Happening::Pod { name, node, app, namespace, terminating, repels } => {
             let pod = pod_of(snapshot, name, node, app, namespace, terminating, repels);
             snapshot.add_pod(Arc::new(pod));
         }
-        Happening::PodGone { name } => drop(snapshot.remove_pod(&format!("p{name}"))),
+        Happening::PodGone { name } => drop(snapshot.remove_pod(&format!("pod-p{name}"))),
         Happening::NamespaceLabelled { namespace, team } => {
             let labels = [("team".to_owned(), team.to_string())].into();
             snapshot.set_namespace(&format!("ns{namespace}"), Some(labels));

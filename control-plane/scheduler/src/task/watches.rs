@@ -169,6 +169,8 @@ pub fn hear(scheduler: &mut Scheduler, kind: Watched, change: &Change, now: Time
         }
         Watched::DeviceClass => {
             replace(&mut snapshot.devices.classes, &key.name, typed(change));
+            // The class may provide an extended resource: every node is to be searched again.
+            snapshot.touch_all();
             ClusterEvent::DevicesChanged
         }
         Watched::ResourceSlice => {

@@ -1,7 +1,8 @@
 //! Tests of validation, kind by kind, in text files beside this one: a valid object, changes of it and their errors.
 //!
 //! `VERB APIVERSION RESOURCE {…}` names the request and a valid object, in YAML, without its name. `POINTER VALUE` sets
-//! one field of that object, so that every error below it is about that field. `UPDATE_EXPECT=1` writes the errors.
+//! one field of that object, so that every error below it is about that field. `again` writes an object twice.
+//! `UPDATE_EXPECT=1` writes the errors.
 
 use corten_api::Role;
 use corten_meta::{FieldError, Value};
@@ -76,7 +77,10 @@ fn run(scene: &mut Scene, command: &str) -> String {
         let (group, version) = version.split_once('/').unwrap_or(("", version));
         *scene =
             Scene { verb: verb.to_owned(), subject: Some(Subject::versioned(group, version, plural, yaml(fields))) };
-        return errors(scene, "", &Value::Null);
+        return match verb {
+            "again" => written_again(scene),
+            _ => errors(scene, "", &Value::Null),
+        };
     }
     let (pointer, value) = command.split_once(' ').expect("POINTER VALUE");
     errors(scene, pointer, &yaml(value))
@@ -106,6 +110,23 @@ fn errors(scene: &Scene, pointer: &str, value: &Value) -> String {
         other => panic!("no request is named {other}"),
     };
     texts(&found).join("\n")
+}
+
+/// Returns the invalid fields of a new object, and of the same object written again with a label.
+fn written_again(scene: &Scene) -> String {
+    let subject = scene.subject.as_ref().expect("an object");
+    let old = subject.changed("", &Value::Null);
+    let labelled = subject.changed("/metadata/labels", &json!({"l": "v"}));
+    let fields = |errors: Vec<FieldError>| {
+        let mut fields: Vec<String> = errors.into_iter().map(|error| error.field).collect();
+        fields.dedup();
+        fields.join(" ")
+    };
+    format!(
+        "new {}\nagain {}",
+        fields(subject.kind.validate(&old)),
+        fields(subject.kind.validate_update(&labelled, &old))
+    )
 }
 
 fn check(file: ExpectFile) {
@@ -140,6 +161,16 @@ fn smaller_groups() {
 #[test]
 fn several_fields() {
     check(expect_file!["combinations.txt"]);
+}
+
+#[test]
+fn storage() {
+    check(expect_file!["storage.txt"]);
+}
+
+#[test]
+fn objects_written_again() {
+    check(expect_file!["ratchet.txt"]);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 use corten_meta::Value;
 use http::Method;
 use serde_json::json;
+use testkit_fixture as fixture;
 
 use super::cluster::{World, path_of, play};
 use super::server::{Judge, Server, Write};
@@ -35,21 +36,15 @@ pub const WORLD: World = World {
 };
 
 fn objects(_: &mut Random) -> Vec<Value> {
-    let requests = json!({"requests": {"cpu": format!("{REQUEST}m")}});
-    let template = json!({"metadata": {"labels": {"app": "w"}}, "spec": {"containers": [{"name": "c", "image": "i", "resources": requests}]}});
-    let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "w"});
-    let metric = json!({"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": WISHED}}});
     // The autoscaler follows the load at once, so that a run can be short.
-    let behavior = json!({"scaleDown": {"stabilizationWindowSeconds": 0}});
-    vec![
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}),
-        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}}),
-        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": "default", "name": "w"},
-            "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "w"}}, "template": template}}),
-        json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
-            "metadata": {"namespace": "default", "name": "w"},
-            "spec": {"scaleTargetRef": target, "minReplicas": 2, "maxReplicas": 8, "metrics": [metric], "behavior": behavior}}),
-    ]
+    fixture::objects(&format!(
+        "ns default
+         node a
+         deployment w replicas=2 template.spec.containers[0].resources.requests.cpu={REQUEST}m
+         hpa w target=deployment/w minReplicas=2 maxReplicas=8 behavior.scaleDown.stabilizationWindowSeconds=0 \
+         metrics=[{{type: Resource, resource: {{name: cpu, \
+         target: {{type: Utilization, averageUtilization: {WISHED}}}}}}}]"
+    ))
 }
 
 fn happens(server: &Server, random: &mut Random) {

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use corten_meta::Value;
 use http::Method;
 use serde_json::json;
+use testkit_fixture as fixture;
 
 use super::cluster::{World, collection, path_of, play};
 use super::eviction::is_ready;
@@ -22,10 +23,7 @@ pub const WORLD: World =
 const KEPT: u64 = 22;
 
 fn objects(_: &mut Random) -> Vec<Value> {
-    let node = |number: usize| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("n{number}")}});
-    let mut all = vec![json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})];
-    all.extend((0..3).map(node));
-    all
+    fixture::objects("ns default\nnode n0\nnode n1\nnode n2")
 }
 
 fn happens(server: &Server, random: &mut Random) {

@@ -6,6 +6,7 @@
 use corten_meta::Value;
 use http::Method;
 use serde_json::json;
+use testkit_fixture as fixture;
 
 use super::cluster::{World, path_of, play};
 use super::eviction::{is_ready, selects};
@@ -35,33 +36,19 @@ const EVICTOR: &str = "evictor";
 const DISTURBED: &str = "disturbed";
 
 fn objects(random: &mut Random) -> Vec<Value> {
-    let disturbed = if random.chance(50) { json!("yes") } else { Value::Null };
-    let mut all = vec![
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "labels": {DISTURBED: disturbed}}}),
-        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}}),
-    ];
-    for (version, kind, rule) in [
-        ("apps/v1", "Deployment", json!({"maxUnavailable": "40%"})),
-        ("apps/v1", "ReplicaSet", json!({"minAvailable": 3})),
-        ("apps/v1", "StatefulSet", json!({"maxUnavailable": 1})),
-        ("v1", "ReplicationController", json!({"minAvailable": "50%"})),
-    ] {
-        let (name, labels) = (kind.to_lowercase(), json!({ "of": kind }));
-        let selector = if version == "v1" { labels.clone() } else { json!({ "matchLabels": labels }) };
-        let template = json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i0"}]}});
-        let mut spec = json!({"replicas": 4, "selector": selector, "template": template});
-        if kind == "StatefulSet" {
-            spec["podManagementPolicy"] = json!("Parallel");
-        }
-        let mut budget = json!({"selector": {"matchLabels": labels}});
-        corten_meta::patch::merge_patch(&mut budget, &rule);
-        let metadata = json!({"namespace": "default", "name": name});
-        all.push(json!({"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}));
-        all.push(
-            json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": budget}),
-        );
-    }
-    all
+    let disturbed = if random.chance(50) { format!("label.{DISTURBED}=yes") } else { String::new() };
+    fixture::objects(&format!(
+        "ns default {disturbed}
+         node a
+         deployment deployment replicas=4 image=i0
+         pdb deployment maxUnavailable=40%
+         rs replicaset replicas=4 image=i0
+         pdb replicaset minAvailable=3
+         sts statefulset replicas=4 image=i0 podManagementPolicy=Parallel
+         pdb statefulset maxUnavailable=1
+         rc replicationcontroller replicas=4 image=i0
+         pdb replicationcontroller minAvailable=50%"
+    ))
 }
 
 fn is_disturbed(model: &Model) -> bool {
@@ -112,8 +99,8 @@ fn truth(model: &Model, budget: &Value) -> [i64; 4] {
     let mut pods = values("Pod");
     pods.retain(|pod| selects(&budget["spec"]["selector"], pod));
     // Every workload here has the name of its kind, and a ReplicaSet of a Deployment has the Deployment's replicas.
-    let kind = budget["spec"]["selector"]["matchLabels"]["of"].as_str().unwrap_or_default().to_owned();
-    let owner = model.value(&kind, "default", &kind.to_lowercase());
+    let name = corten_meta::name(budget);
+    let owner = model.value(&fixture::named(name).expect("a kind").kind, "default", name);
     let wanted = if pods.is_empty() { 0 } else { owner["spec"]["replicas"].as_i64().unwrap_or(0) };
     let share = |rule: &Value, of: i64| match rule.as_str().and_then(|text| text.strip_suffix('%')?.parse::<i64>().ok())
     {
@@ -136,8 +123,8 @@ fn judge() -> Judge {
         if is_disturbed(write.after) || !lives(old) || !is_ready(old) || write.new.as_ref().is_some_and(lives) {
             return Ok(());
         }
-        let name = old["metadata"]["labels"]["of"].as_str().unwrap_or_default().to_lowercase();
-        let budget = write.after.value("PodDisruptionBudget", "default", &name);
+        let name = old["metadata"]["labels"]["app"].as_str().unwrap_or_default();
+        let budget = write.after.value("PodDisruptionBudget", "default", name);
         let [expected, healthy, desired, _] = truth(write.after, &budget);
         match healthy < desired {
             true => Err(format!("{healthy} of {expected} are left, {desired} must be: {}", budget["status"])),

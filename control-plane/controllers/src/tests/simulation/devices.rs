@@ -9,6 +9,7 @@ use corten_meta::Value;
 use http::Method;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
+use testkit_fixture as fixture;
 
 use super::cluster::{World, collection, path_of, play};
 use super::server::{Judge, Server, Write};
@@ -42,22 +43,20 @@ fn templates() -> [(&'static str, Value); 3] {
 }
 
 fn objects(_: &mut Random) -> Vec<Value> {
-    let mut all = vec![
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}),
-        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}}),
-    ];
+    let mut all = fixture::objects("ns default\nnode a");
     for (name, tolerations) in templates() {
-        let exactly = json!({"deviceClassName": "c", "tolerations": tolerations});
-        all.push(json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
-            "metadata": {"namespace": "default", "name": name},
-            "spec": {"spec": {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}}}));
+        let mut template = fixture::object(&format!(
+            "resourceclaimtemplate {name} spec.spec.devices.requests=[{{name: r, exactly: {{deviceClassName: c}}}}]"
+        ));
+        template["spec"]["spec"]["devices"]["requests"][0]["exactly"]["tolerations"] = tolerations;
+        all.push(template);
     }
-    for number in 0..DEVICES {
-        let pool = json!({"name": format!("pool-{number}"), "generation": 1, "resourceSliceCount": 1});
-        all.push(json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
-            "metadata": {"name": format!("s{number}")},
-            "spec": {"driver": "example.com", "nodeName": "a", "pool": pool, "devices": [{"name": "d"}]}}));
-    }
+    all.extend((0..DEVICES).map(|number| {
+        fixture::object(&format!(
+            "resourceslice s{number} driver=example.com nodeName=a devices=[{{name: d}}] \
+             pool={{name: pool-{number}, generation: 1, resourceSliceCount: 1}}"
+        ))
+    }));
     all
 }
 

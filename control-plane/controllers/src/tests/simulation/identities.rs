@@ -11,6 +11,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use corten_meta::Value;
 use http::Method;
 use serde_json::json;
+use testkit_fixture as fixture;
 
 use super::cluster::{World, collection, path_of, play};
 use super::server::{Judge, Server, Write};
@@ -42,20 +43,13 @@ pub const WORLD: World = World {
 };
 
 fn objects(_: &mut Random) -> Vec<Value> {
-    let mut all: Vec<Value> = ["default", "kube-public"]
-        .map(|name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
-        .into();
-    let data = json!({"kubeconfig": "{}"});
-    let info = json!({"namespace": "kube-public", "name": "cluster-info"});
-    all.push(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": info, "data": data}));
-    all.push(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "sum"},
-        "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"part": "yes"}}]}, "rules": []}));
-    let addresses =
-        json!([{"type": "InternalIP", "address": "10.0.0.1"}, {"type": "Hostname", "address": "kubernetes"}]);
-    all.push(
-        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}, "status": {"addresses": addresses}}),
-    );
-    all
+    fixture::objects(
+        "ns default
+         ns kube-public
+         cm kube-public/cluster-info data.kubeconfig=\"{}\"
+         clusterrole sum aggregationRule.clusterRoleSelectors=[{matchLabels: {part: \"yes\"}}] rules=[]
+         node a status.addresses=[{type: InternalIP, address: 10.0.0.1}, {type: Hostname, address: kubernetes}]",
+    )
 }
 
 /// The requests of a kubelet: for a client certificate, for its own names, and for one of the API server's.
@@ -101,9 +95,9 @@ fn happens(server: &Server, random: &mut Random) {
 }
 
 fn token_secret(random: &mut Random) -> Value {
-    let (name, account) = (format!("token-{}", random.next(4)), format!("robot-{}", random.next(3)));
-    json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
-        "metadata": {"namespace": "default", "name": name, "annotations": {ACCOUNT: account}}})
+    let (number, account) = (random.next(4), random.next(3));
+    let kind = "type=kubernetes.io/service-account-token";
+    fixture::object(&format!("secret token-{number} {kind} annotation.{ACCOUNT}=robot-{account}"))
 }
 
 fn bootstrap_token(random: &mut Random) -> Value {

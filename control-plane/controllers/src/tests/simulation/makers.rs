@@ -11,13 +11,13 @@ use corten_meta::Value;
 use http::Method;
 use jiff::Timestamp;
 use serde_json::json;
+use testkit_fixture as fixture;
 
 use super::cluster::{World, collection, play};
 use super::eviction::is_ready;
 use super::server::{Judge, Server, Write};
 use super::{Random, SETTLED, all, any, delete, kubelet, now, touch};
-use crate::local_volumes;
-use crate::tests::model::{Model, pod};
+use crate::tests::model::Model;
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
@@ -49,47 +49,30 @@ pub const WORLD: World = World {
 };
 
 fn backend(number: usize) -> Value {
-    let claims = json!([{"name": "g", "resourceClaimTemplateName": "gpu"}]);
-    let template = json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": "a"}},
-        "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "standard",
-            "resources": {"requests": {"storage": "1Gi"}}}});
-    pod(&format!("p{number}"))
-        .label("app", "web")
-        .on("a")
-        .set("/spec/resourceClaims", claims)
-        .set("/spec/volumes", json!([{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}]))
-        .value()
+    fixture::object(&format!(
+        "pod p{number} label.app=web node=a resourceClaims=[{{name: g, resourceClaimTemplateName: gpu}}] \
+         volumes=[{{name: scratch, ephemeral: {{volumeClaimTemplate: {{ \
+         metadata: {{annotations: {{volume.kubernetes.io/selected-node: a}}}}, spec: {{accessModes: [ReadWriteOnce], \
+         storageClassName: standard, resources: {{requests: {{storage: 1Gi}}}}}}}}}}}}]"
+    ))
 }
 
 fn objects(_: &mut Random) -> Vec<Value> {
-    let service = |name: &str, selector: Value| {
-        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": name},
-            "spec": {"clusterIP": "10.96.0.5", "clusterIPs": ["10.96.0.5"], "ipFamilies": ["IPv4"],
-                "ipFamilyPolicy": "SingleStack", "selector": selector,
-                "ports": [{"name": "http", "port": 80, "targetPort": 8080, "protocol": "TCP"}]}})
-    };
-    let mut all = Vec::new();
-    for name in ["default", "other"] {
-        all.push(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
-    }
-    let spec = json!({"schedule": "0 0 1 1 *", "startingDeadlineSeconds": 1_000_000_000,
-        "jobTemplate": {"spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}}}});
-    all.extend([
-        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": {"kubernetes.io/hostname": "a"},
-            "annotations": {"corten/local-volumes": "/data"}}}),
-        json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "standard"},
-            "provisioner": local_volumes::PROVISIONER, "reclaimPolicy": "Delete",
-            "volumeBindingMode": "WaitForFirstConsumer"}),
-        json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
-            "metadata": {"namespace": "default", "name": "gpu"},
-            "spec": {"spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]}}}}),
-        json!({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"namespace": "default", "name": "tick"}, "spec": spec,
-            "status": {"lastScheduleTime": "2025-06-01T00:00:00Z"}}),
-        service("web", json!({"app": "web"})),
-        service("outside", Value::Null),
-        json!({"apiVersion": "v1", "kind": "Endpoints", "metadata": {"namespace": "default", "name": "outside"},
-            "subsets": [{"addresses": [{"ip": "192.0.2.1"}], "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]}]}),
-    ]);
+    let mut all = fixture::objects(
+        "ns default
+         ns other
+         node a label.kubernetes.io/hostname=a annotation.corten/local-volumes=/data
+         sc standard provisioner=corten/local-path reclaimPolicy=Delete volumeBindingMode=WaitForFirstConsumer
+         resourceclaimtemplate gpu spec.spec.devices.requests=[{name: r, exactly: {deviceClassName: c}}]
+         cj tick schedule=\"0 0 1 1 *\" startingDeadlineSeconds=1000000000 \
+         status.lastScheduleTime=2025-06-01T00:00:00Z \
+         jobTemplate.spec.template.spec.restartPolicy=Never
+         svc web clusterIP=10.96.0.5 clusterIPs=10.96.0.5 ipFamilies=IPv4 ipFamilyPolicy=SingleStack \
+         selector.app=web port=http:80->8080
+         svc outside clusterIP=10.96.0.5 clusterIPs=10.96.0.5 ipFamilies=IPv4 ipFamilyPolicy=SingleStack \
+         port=http:80->8080
+         endpoints outside subsets=[{addresses: [{ip: 192.0.2.1}], ports: [{name: http, port: 80, protocol: TCP}]}]",
+    );
     all.extend((0..3).map(backend));
     all
 }

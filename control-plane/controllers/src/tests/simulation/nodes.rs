@@ -9,6 +9,7 @@ use corten_meta::Value;
 use http::Method;
 use jiff::Timestamp;
 use serde_json::json;
+use testkit_fixture as fixture;
 
 use super::cluster::{World, collection, path_of, play};
 use super::server::{Judge, Server, Write};
@@ -36,15 +37,11 @@ pub const WORLD: World = World {
 };
 
 fn node(name: &str) -> Value {
-    let zone = if name < "c" { "one" } else { "two" };
-    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}}})
+    fixture::object(&format!("node {name} zone={}", if name < "c" { "one" } else { "two" }))
 }
 
 fn objects(_: &mut Random) -> Vec<Value> {
-    let mut all = vec![
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}),
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-node-lease"}}),
-    ];
+    let mut all = fixture::objects("ns default\nns kube-node-lease");
     all.extend(["a", "b", "c", "d", "e"].map(node));
     all
 }

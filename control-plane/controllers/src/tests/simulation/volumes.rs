@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use corten_meta::Value;
 use http::Method;
 use serde_json::json;
+use testkit_fixture as fixture;
 
 use super::cluster::{World, collection, path_of, play};
 use super::server::{Judge, Server, Write};
@@ -35,51 +36,39 @@ pub const WORLD: World = World {
 };
 
 fn volume(number: usize) -> Value {
-    let csi = json!({"driver": "example.com", "volumeHandle": format!("h{number}")});
-    json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": format!("v{number}")},
-        "spec": {"capacity": {"storage": "5Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "manual",
-            "persistentVolumeReclaimPolicy": "Retain", "csi": csi}})
+    fixture::object(&format!(
+        "pv v{number} size=5Gi accessModes=ReadWriteOnce class=manual policy=Retain \
+         csi={{driver: example.com, volumeHandle: h{number}}}"
+    ))
 }
 
 fn class(number: usize) -> Value {
-    json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass", "metadata": {"name": format!("fast-{number}")},
-        "driverName": "example.com", "parameters": {"iops": "9"}})
+    fixture::object(&format!("vac fast-{number} driverName=example.com parameters.iops=9"))
 }
 
 fn objects(_: &mut Random) -> Vec<Value> {
-    let node = |name: &str| {
-        let managed = json!({"volumes.kubernetes.io/controller-managed-attach-detach": "true"});
-        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "annotations": managed}})
-    };
-    let mut all = vec![
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}),
-        json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "manual"},
-            "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "Immediate"}),
-        json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "example.com"}, "spec": {"attachRequired": true}}),
-        node("a"),
-        node("b"),
-    ];
+    let mut all = fixture::objects(
+        "ns default
+         sc manual provisioner=kubernetes.io/no-provisioner volumeBindingMode=Immediate
+         csidriver example.com attachRequired=true
+         node a annotation.volumes.kubernetes.io/controller-managed-attach-detach=true
+         node b annotation.volumes.kubernetes.io/controller-managed-attach-detach=true",
+    );
     all.extend((0..3).map(volume));
     all.extend((0..2).map(class));
     all
 }
 
 fn claim(random: &mut Random) -> Value {
-    let class = ["fast-0", "fast-1", ""][random.next(3)];
-    let class = if class.is_empty() { Value::Null } else { json!(class) };
-    json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
-        "metadata": {"namespace": "default", "name": format!("c{}", random.next(4))},
-        "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "manual", "volumeAttributesClassName": class,
-            "resources": {"requests": {"storage": "1Gi"}}}})
+    let class = ["volumeAttributesClassName=fast-0", "volumeAttributesClassName=fast-1", ""][random.next(3)];
+    let number = random.next(4);
+    fixture::object(&format!("pvc c{number} size=1Gi accessModes=ReadWriteOnce class=manual {class}"))
 }
 
 fn happens(server: &Server, random: &mut Random) {
     let new = match random.next(14) {
         0..3 => claim(random),
-        3..6 => json!({"apiVersion": "v1", "kind": "Pod",
-            "metadata": {"namespace": "default", "name": format!("p{}", random.next(6))},
-            "spec": {"containers": [{"name": "c", "image": "i"}],
-                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": format!("c{}", random.next(4))}}]}}),
+        3..6 => fixture::object(&format!("pod p{} pvc=c{}", random.next(6), random.next(4))),
         6 => volume(random.next(6)),
         7 | 8 => {
             let kinds = ["Pod", "Pod", "PersistentVolumeClaim", "PersistentVolume", "VolumeAttributesClass"];

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use corten_meta::Value;
 use http::Method;
 use serde_json::json;
+use testkit_fixture as fixture;
 
 use super::cluster::{World, path_of, play};
 use super::server::{Faults, Judge, Server, Write};
@@ -38,28 +39,23 @@ fn uid(object: &Value) -> String {
 }
 
 fn objects(_: &mut Random) -> Vec<Value> {
-    let template = |restart: &str| json!({"metadata": {"labels": {"app": "w"}}, "spec": {"restartPolicy": restart, "containers": [{"name": "c", "image": "i0"}]}});
-    let workload = |version: &str, kind: &str, spec: Value| {
-        let labels = json!({"matchLabels": {"app": "w", "of": kind}});
-        let mut object = json!({"apiVersion": version, "kind": kind, "metadata": {"namespace": "default", "name": "w"},
-            "spec": {"selector": labels, "template": template(if kind == "Job" { "Never" } else { "Always" })}});
-        object["spec"]["template"]["metadata"]["labels"]["of"] = json!(kind);
-        corten_meta::patch::merge_patch(&mut object["spec"], &spec);
-        object
-    };
-    let mut all = vec![json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})];
-    all.extend(["a", "b", "c"].map(|name| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})));
-    let history = json!({"replicas": 4, "revisionHistoryLimit": 2, "strategy": {"type": "RollingUpdate"}});
-    all.push(workload("apps/v1", "Deployment", history));
-    all.push(workload("apps/v1", "StatefulSet", json!({"replicas": 3, "serviceName": "w"})));
-    let one_by_one = json!({"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}});
-    all.push(workload("apps/v1", "DaemonSet", one_by_one));
-    let mut old = workload("v1", "ReplicationController", json!({"replicas": 3}));
-    old["spec"]["selector"] = json!({"app": "w", "of": "ReplicationController"});
-    all.push(old);
-    let job = json!({"parallelism": 2, "completions": 6, "backoffLimit": 1000, "manualSelector": true});
-    all.push(workload("batch/v1", "Job", job));
-    all
+    let labelled = |of: &str| format!("selector.matchLabels.of={of} template.metadata.labels.of={of} image=i0");
+    fixture::objects(&format!(
+        "ns default
+         node a
+         node b
+         node c
+         deployment w replicas=4 revisionHistoryLimit=2 strategy.type=RollingUpdate {}
+         sts w replicas=3 {}
+         ds w updateStrategy.type=RollingUpdate updateStrategy.rollingUpdate.maxUnavailable=1 {}
+         rc w replicas=3 image=i0 selector.of=ReplicationController template.metadata.labels.of=ReplicationController
+         job w parallelism=2 completions=6 backoffLimit=1000 manualSelector {} \
+         selector.matchLabels={{app: w, of: Job}} template.metadata.labels={{app: w, of: Job}}",
+        labelled("Deployment"),
+        labelled("StatefulSet"),
+        labelled("DaemonSet"),
+        labelled("Job"),
+    ))
 }
 
 fn happens(server: &Server, random: &mut Random) {

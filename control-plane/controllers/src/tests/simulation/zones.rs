@@ -9,6 +9,7 @@ use corten_meta::Value;
 use http::Method;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
+use testkit_fixture as fixture;
 
 use super::cluster::{World, path_of, play};
 use super::nodes::{SILENT, heartbeats};
@@ -35,12 +36,9 @@ const SIZES: [(&str, usize); 2] = [("one", 7), ("two", 3)];
 const PACE: SignedDuration = SignedDuration::from_secs(9);
 
 fn objects(_: &mut Random) -> Vec<Value> {
-    let mut all = vec![json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-node-lease"}})];
+    let mut all = fixture::objects("ns kube-node-lease");
     for (zone, size) in SIZES {
-        all.extend((0..size).map(|number| {
-            let labels = json!({ ZONE: zone });
-            json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("{zone}-{number}"), "labels": labels}})
-        }));
+        all.extend((0..size).map(|number| fixture::object(&format!("node {zone}-{number} zone={zone}"))));
     }
     all
 }
