@@ -58,6 +58,10 @@ fn drop_no_webhook(object: &mut Value) {
 }
 
 impl Behaviour for CustomResourceDefinition {
+    fn rules(&self) -> &'static str {
+        "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition"
+    }
+
     fn default(&self, object: &mut Value) {
         let kind = text(object, "/spec/names/kind").to_string();
         default_at(object, "/spec/names/singular", kind.to_lowercase());
@@ -148,10 +152,6 @@ impl Behaviour for CustomResourceDefinition {
         }
         errors.extend(super::validation::validate_rest(new, Some(old)));
         errors
-    }
-
-    fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {
-        super::validation::validate_accepted_names(new)
     }
 
     /// Warns of unknown formats, which are not checked, once per format.

@@ -5,7 +5,7 @@ use crate::kind::Kind;
 mod approval;
 mod customresourcedefinition;
 mod schemas;
-mod validation;
+pub(crate) mod validation;
 
 pub use approval::Approval;
 pub use customresourcedefinition::CUSTOM_RESOURCE_CLEANUP;

@@ -9,6 +9,12 @@ use corten_meta::{Value, names};
 use super::approval::{self, Approval};
 use crate::admissionregistration::webhook::validate_client;
 use crate::check::{At, Errors};
+use crate::rules;
+
+/// Adds the errors of a struct by the section of a type of this group.
+fn check(section: &str, at: &At<'_>, errors: &mut Errors) {
+    rules::check(&format!("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.{section}"), at, errors);
+}
 
 pub(super) fn validate_definition(object: &Value) -> Errors {
     let object = At::object(object);
@@ -36,7 +42,7 @@ pub(super) fn validate_definition(object: &Value) -> Errors {
         scope.one_of_texts(&mut errors, &["Cluster", "Namespaced"]);
     }
     validate_versions(&spec, &mut errors);
-    validate_names(&spec.get("names"), &mut errors);
+    check("CustomResourceDefinitionNames/new", &spec.get("names"), &mut errors);
     for (field, rule) in PARTS {
         if let Some(at) = shared(&spec, field) {
             rule(&at, &mut errors);
@@ -71,54 +77,26 @@ pub(super) fn validate_rest(object: &Value, old: Option<&Value>) -> Errors {
     errors
 }
 
-fn label(at: &At<'_>, errors: &mut Errors) {
+pub(crate) fn definition_label(at: &At<'_>, errors: &mut Errors) {
     let messages = names::dns1035_label(at.text());
     if !messages.is_empty() {
         errors.push(at.invalid(messages.join(",")));
     }
 }
 
-/// Validates the accepted names of a status.
-pub(super) fn validate_accepted_names(object: &Value) -> Errors {
-    let mut errors = Errors::new();
-    validate_words(&At::object(object).get("status").get("acceptedNames"), &mut errors);
-    errors
-}
-
-fn validate_names(names_: &At<'_>, errors: &mut Errors) {
-    for field in ["plural", "singular", "kind", "listKind"] {
-        names_.get(field).must(errors);
-    }
-    validate_words(names_, errors);
-}
-
-/// Validates the names that are set.
-fn validate_words(names_: &At<'_>, errors: &mut Errors) {
-    for field in ["plural", "singular"].map(|field| names_.get(field)) {
-        if !field.is_empty() {
-            label(&field, errors);
-        }
-    }
-    for field in ["kind", "listKind"].map(|field| names_.get(field)) {
-        let messages = names::dns1035_label(&field.text().to_lowercase());
-        if !field.is_empty() && !messages.is_empty() {
-            let detail = format!("may have mixed case, but should otherwise match: {}", messages.join(","));
-            errors.push(field.invalid(detail));
-        }
-    }
-    names_.get("shortNames").each(errors, label);
+pub(crate) fn distinct_kinds(names_: &At<'_>, errors: &mut Errors) {
     let kind = names_.get("kind");
     let list_kind = names_.get("listKind");
     if !kind.is_empty() && kind.text() == list_kind.text() {
         errors.push(list_kind.invalid("kind and listKind may not be the same"));
     }
-    names_.get("categories").each(errors, label);
 }
 
 type Rule = fn(&At<'_>, &mut Errors);
 
 /// The parts of versions that are validated here, with their rules.
-const PARTS: [(&str, Rule); 2] = [("subresources", validate_scale), ("additionalPrinterColumns", validate_columns)];
+const PARTS: [(&str, Rule); 2] =
+    [("subresources", validate_subresources), ("additionalPrinterColumns", validate_columns)];
 
 /// Returns a part that is the same in all versions. Upstream keeps it once, for all of them, and names it so in errors.
 fn shared<'a>(spec: &At<'a>, field: &str) -> Option<At<'a>> {
@@ -161,8 +139,7 @@ fn validate_versions(spec: &At<'_>, errors: &mut Errors) {
         errors.push(preserves.invalid("must be false in order to use defaults in the schema"));
     }
     for version in versions.items() {
-        label(&version.get("name"), errors);
-        validate_deprecation(&version, errors);
+        check("CustomResourceDefinitionVersion", &version, errors);
         for (field, rule) in PARTS.iter().filter(|(field, _)| shared(spec, field).is_none()) {
             rule(&version.get(field), errors);
         }
@@ -183,25 +160,12 @@ fn validate_versions(spec: &At<'_>, errors: &mut Errors) {
     }
     // Upstream keeps the name of the first version separately.
     if let Some(first) = versions.items().next().map(|version| version.get("name")).filter(|name| !name.is_empty()) {
-        label(&first.with(spec.path.child("version")), errors);
+        definition_label(&first.with(spec.path.child("version")), errors);
     }
 }
 
-fn validate_deprecation(version: &At<'_>, errors: &mut Errors) {
-    let warning = version.get("deprecationWarning");
-    if !warning.is_set() {
-        return;
-    }
-    if !version.get("deprecated").is_true() {
-        errors.push(warning.invalid("can only be set for deprecated versions").as_json());
-        return;
-    }
-    if warning.text().len() > 256 {
-        errors.push(warning.invalid("must be <= 256 characters long"));
-    }
-    if warning.text().is_empty() {
-        errors.push(warning.invalid("must not be an empty string"));
-    }
+/// Validates the warning of a deprecated version: a line of text.
+pub(crate) fn printable(warning: &At<'_>, errors: &mut Errors) {
     if let Some((at, _)) = warning.text().char_indices().find(|(_, c)| c.is_control()) {
         let detail =
             format!("must only contain printable UTF-8 characters; non-printable character found at index {at}");
@@ -209,59 +173,39 @@ fn validate_deprecation(version: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// Reports whether a string is a path in dot notation: `.spec.replicas`.
-fn simple_path(at: &At<'_>, errors: &mut Errors) -> bool {
-    let simple = at.text().starts_with('.');
-    if !simple {
+/// Validates a path in dot notation: `.spec.replicas`.
+pub(crate) fn simple_path(at: &At<'_>, errors: &mut Errors) {
+    if !at.text().starts_with('.') {
         errors.push(at.invalid("must be a simple json path starting with ."));
     }
-    simple
 }
 
-fn validate_scale(subresources: &At<'_>, errors: &mut Errors) {
-    let scale = subresources.get("scale");
-    if !scale.is_object() {
-        return;
+/// Validates a path in dot notation below one of these.
+fn path_below(at: &At<'_>, roots: &[&str], detail: &str, errors: &mut Errors) {
+    simple_path(at, errors);
+    if at.text().starts_with('.') && !roots.iter().any(|root| at.text().starts_with(root)) {
+        errors.push(at.invalid(detail));
     }
-    let rules: [(&str, &[&str], &str); 3] = [
-        ("specReplicasPath", &[".spec."], "should be a json path under .spec"),
-        ("statusReplicasPath", &[".status."], "should be a json path under .status"),
-        ("labelSelectorPath", &[".spec.", ".status."], "should be a json path under either .spec or .status"),
-    ];
-    for (field, roots, detail) in rules {
-        let path = scale.get(field);
-        let is_validated = field != "labelSelectorPath" || !path.is_empty();
-        if is_validated
-            && path.must(errors)
-            && simple_path(&path, errors)
-            && !roots.iter().any(|r| path.text().starts_with(r))
-        {
-            errors.push(path.invalid(detail));
-        }
-    }
+}
+
+pub(crate) fn path_below_spec(at: &At<'_>, errors: &mut Errors) {
+    path_below(at, &[".spec."], "should be a json path under .spec", errors);
+}
+
+pub(crate) fn path_below_status(at: &At<'_>, errors: &mut Errors) {
+    path_below(at, &[".status."], "should be a json path under .status", errors);
+}
+
+pub(crate) fn path_below_either(at: &At<'_>, errors: &mut Errors) {
+    path_below(at, &[".spec.", ".status."], "should be a json path under either .spec or .status", errors);
+}
+
+fn validate_subresources(subresources: &At<'_>, errors: &mut Errors) {
+    check("CustomResourceSubresources", subresources, errors);
 }
 
 fn validate_columns(columns: &At<'_>, errors: &mut Errors) {
-    columns.each(errors, validate_column);
-}
-
-fn validate_column(column: &At<'_>, errors: &mut Errors) {
-    const TYPES: &[&str] = &["boolean", "date", "integer", "number", "string"];
-    const FORMATS: &[&str] = &["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
-    column.get("name").must(errors);
-    let kind = column.get("type");
-    let detail = format!("must be one of {}", TYPES.join(","));
-    if kind.must_say(errors, &detail) && !TYPES.contains(&kind.text()) {
-        errors.push(kind.invalid(detail));
-    }
-    let format = column.get("format");
-    if !format.is_empty() && !FORMATS.contains(&format.text()) {
-        errors.push(format.invalid(format!("must be one of {}", FORMATS.join(","))));
-    }
-    let path = column.get("jsonPath").with(column.path.child("JSONPath"));
-    if path.must(errors) {
-        simple_path(&path, errors);
-    }
+    columns.each(errors, |column, e| check("CustomResourceColumnDefinition", column, e));
 }
 
 /// Validates the conversion. The errors name the fields of the stored form, which is flatter.

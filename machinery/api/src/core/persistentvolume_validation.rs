@@ -1,9 +1,8 @@
 //! The rules of a PersistentVolume, also of an inline one.
 
+use corten_meta::Value;
 use corten_meta::field::{FieldError, Path};
-use corten_meta::{Value, names};
 
-use super::claim_validation::validate_access_modes;
 use super::volume_source::{Holder, validate_source_and};
 use crate::check::{At, Errors};
 use crate::rules;
@@ -31,27 +30,13 @@ pub(super) fn validate_volume(object: &Value) -> Errors {
 
 /// Validates the spec of a volume. `inline` means that a VolumeAttachment has it instead of a name.
 pub(crate) fn validate_volume_spec(spec: &At<'_>, name: &str, inline: bool, errors: &mut Errors) {
-    if inline {
-        const DETAIL: &str = "may not be specified in the context of inline volumes";
-        if spec.get("claimRef").is_set() {
-            errors.push(spec.get("claimRef").forbidden(DETAIL));
-        }
-        spec.forbids(errors, &["capacity"], DETAIL);
-        if !spec.get("csi").is_object() {
-            errors.push(spec.get("csi").required("has to be specified in the context of inline volumes"));
-        }
-    }
-    spec.get("accessModes").must(errors);
-    validate_access_modes(&spec.get("accessModes"), errors);
-    if !inline {
-        validate_capacity(&spec.get("capacity"), errors);
-    }
-    validate_policy_and_affinity(spec, inline, errors);
+    let part = if inline { "/inline" } else { "" };
+    rules::check(&format!(".core.v1.PersistentVolumeSpec{part}"), spec, errors);
     validate_volume_source(spec, name, errors);
-    validate_classes(spec, inline, errors);
+    rules::check(&format!(".core.v1.PersistentVolumeSpec{part}/classes"), spec, errors);
 }
 
-fn validate_capacity(capacity: &At<'_>, errors: &mut Errors) {
+pub(crate) fn volume_capacity(capacity: &At<'_>, errors: &mut Errors) {
     capacity.must(errors);
     if capacity.value.get("storage").is_none() || capacity.len() > 1 {
         errors.push(FieldError::not_supported(&capacity.path, capacity.value.clone(), &["storage"]));
@@ -61,26 +46,6 @@ fn validate_capacity(capacity: &At<'_>, errors: &mut Errors) {
         super::claim_validation::validate_basic(&entry, errors);
         if quantity.sign() <= 0 {
             errors.push(FieldError::invalid(&entry.path, quantity.to_string(), "must be greater than zero"));
-        }
-    }
-}
-
-fn validate_policy_and_affinity(spec: &At<'_>, inline: bool, errors: &mut Errors) {
-    let policy = spec.get("persistentVolumeReclaimPolicy");
-    if inline && !["", "Retain"].contains(&policy.text()) {
-        errors.push(policy.forbidden("may only be Retain in the context of inline volumes"));
-    } else if !inline && !policy.is_empty() {
-        policy.one_of(errors, &["Delete", "Recycle", "Retain"]);
-    }
-    let affinity = spec.get("nodeAffinity");
-    if inline && affinity.is_object() {
-        errors.push(affinity.forbidden("may not be specified in the context of inline volumes"));
-    } else if affinity.is_object() {
-        let required = affinity.get("required");
-        if required.is_object() {
-            rules::check(".core.v1.NodeSelector", &required, errors);
-        } else {
-            errors.push(required.required("must specify required node constraints"));
         }
     }
 }
@@ -108,32 +73,6 @@ fn validate_volume_source(spec: &At<'_>, name: &str, errors: &mut Errors) {
     if root && spec.get("persistentVolumeReclaimPolicy").text() == "Recycle" {
         let detail = "may not be 'recycle' for a hostPath mount of '/'";
         errors.push(spec.get("persistentVolumeReclaimPolicy").forbidden(detail));
-    }
-}
-
-fn validate_classes(spec: &At<'_>, inline: bool, errors: &mut Errors) {
-    let class = spec.get("storageClassName");
-    let mode = spec.get("volumeMode");
-    if inline {
-        if !class.is_empty() {
-            errors.push(class.forbidden("may not be specified in the context of inline volumes"));
-        }
-        if !["", "Filesystem"].contains(&mode.text()) {
-            let detail = "may not specify volumeMode other than Filesystem in the context of inline volumes";
-            errors.push(mode.forbidden(detail));
-        }
-    } else {
-        class.follows(errors, names::dns1123_subdomain);
-        mode.one_of(errors, &["Block", "Filesystem"]);
-    }
-    let attributes = spec.get("volumeAttributesClassName");
-    if attributes.is_set() && !inline {
-        if attributes.must_say(errors, "an empty string is disallowed") {
-            attributes.follows(errors, names::dns1123_subdomain);
-        }
-        if !spec.get("csi").is_object() {
-            errors.push(spec.get("csi").required("has to be specified when using volumeAttributesClassName"));
-        }
     }
 }
 

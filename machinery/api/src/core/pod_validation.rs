@@ -161,22 +161,7 @@ fn validate_claims<'a>(claims: &At<'a>, metadata: Option<&At<'_>>, errors: &mut 
         } else {
             errors.push(name.duplicate());
         }
-        let direct = claim.get("resourceClaimName");
-        let template = claim.get("resourceClaimTemplateName");
-        match (direct.is_set(), template.is_set()) {
-            (true, true) => {
-                let detail = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified";
-                errors.push(claim.invalid(detail));
-            }
-            (false, false) => {
-                let detail = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`";
-                errors.push(claim.invalid(detail));
-            }
-            _ => {}
-        }
-        for reference in [direct, template].iter().filter(|r| r.is_set()) {
-            reference.follows_also_empty(errors, names::dns1123_subdomain);
-        }
+        rules::check(".core.v1.PodResourceClaim", &claim, errors);
     }
     claims.items().map(|claim| claim.get("name").text()).filter(|name| !name.is_empty()).collect()
 }

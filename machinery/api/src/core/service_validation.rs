@@ -29,7 +29,6 @@ pub(super) fn validate_service(service: &Value, old: Option<&Value>) -> Errors {
     }
     validate_type(&spec, &mut errors);
     rules::check(".core.v1.ServiceSpec/ports", &spec, &mut errors);
-    validate_affinity(&spec, &mut errors);
     validate_cluster_ips(&spec, &known("clusterIPs"), &mut errors);
     for address in spec.get("externalIPs").items() {
         let before = errors.len();
@@ -83,28 +82,6 @@ fn validate_type(spec: &At<'_>, errors: &mut Errors) {
                 let messages = names::dns1123_subdomain(text).into_iter();
                 errors.extend(messages.map(|m| FieldError::invalid(&name.path, text, m)));
             }
-        }
-        _ => {}
-    }
-}
-
-fn validate_affinity(spec: &At<'_>, errors: &mut Errors) {
-    const MAX_TIMEOUT: i64 = 86400;
-    let affinity = spec.get("sessionAffinity");
-    let config = spec.get("sessionAffinityConfig");
-    affinity.must_be_one_of(errors, &["ClientIP", "None"]);
-    match affinity.text() {
-        "ClientIP" => {
-            let timeout = config.get("clientIP").get("timeoutSeconds");
-            let missing = [&config, &config.get("clientIP"), &timeout].into_iter().find(|at| !at.is_set()).cloned();
-            if let Some(missing) = missing {
-                errors.push(missing.required("when session affinity type is ClientIP"));
-            } else if !timeout.number().is_some_and(|t| (1..=MAX_TIMEOUT).contains(&t)) {
-                errors.push(timeout.invalid(format!("must be greater than 0 and less than {MAX_TIMEOUT}")));
-            }
-        }
-        "None" if config.is_object() => {
-            errors.push(config.forbidden("must not be set when session affinity is None"));
         }
         _ => {}
     }
@@ -224,20 +201,7 @@ fn validate_balancer(service: &At<'_>, old: Option<&At<'_>>, errors: &mut Errors
             legacy_cidr(&At::new(&Value::from(range), &annotation.path), &[], errors);
         }
     }
-    let allocate = spec.get("allocateLoadBalancerNodePorts");
-    if allocate.is_set() && !balanced {
-        errors.push(allocate.forbidden(ONLY_BALANCED));
-    }
-    validate_class(&spec, errors);
-}
-
-fn validate_class(spec: &At<'_>, errors: &mut Errors) {
-    let class = spec.get("loadBalancerClass");
-    if spec.get("type").text() == "LoadBalancer" {
-        class.follows_when_set(errors, names::qualified_name);
-    } else if class.is_set() {
-        errors.push(class.forbidden(ONLY_BALANCED));
-    }
+    rules::check(".core.v1.ServiceSpec/balancer", &spec, errors);
 }
 
 fn validate_policies(spec: &At<'_>, errors: &mut Errors) {
@@ -261,13 +225,7 @@ fn validate_policies(spec: &At<'_>, errors: &mut Errors) {
             errors.push(health.invalid(detail));
         }
     }
-    let internal = spec.get("internalTrafficPolicy");
-    if !internal.is_set() && matches!(kind, "ClusterIP" | "NodePort" | "LoadBalancer") {
-        errors.push(internal.required(""));
-    }
-    internal.one_of(errors, POLICIES);
-    let distributions = ["PreferClose", "PreferSameZone", "PreferSameNode"];
-    spec.get("trafficDistribution").one_of_texts(errors, &distributions);
+    rules::check(".core.v1.ServiceSpec/traffic", spec, errors);
 }
 
 fn needs_health_check(spec: &At<'_>) -> bool {
@@ -296,7 +254,7 @@ pub(super) fn validate_service_update(new: &Value, old: &Value) -> Errors {
         errors.push(class.invalid("may not change once set"));
     }
     // Upstream validates this of an update once more.
-    validate_class(&spec, &mut errors);
+    rules::check(".core.v1.ServiceSpec/class", &spec, &mut errors);
     let health = spec.get("healthCheckNodePort");
     if needs_health_check(&spec)
         && needs_health_check(&before)

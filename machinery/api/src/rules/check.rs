@@ -15,16 +15,23 @@ pub(super) enum When {
     Always,
 }
 
+/// The value that a required field has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Needs {
+    NotEmpty,
+    NotBlank,
+    /// A value, also an empty one.
+    Set,
+    Object,
+}
+
 /// One rule of a field.
 pub(super) enum Check {
-    /// Requires a value that is not empty; else the rest of the line does not apply.
-    Required(String),
-    /// Requires a string that is not blank; else the rest of the line does not apply.
-    RequiredText(String),
-    /// Requires a value, also an empty one; else the rest of the line does not apply.
-    RequiredSet(String),
-    /// Requires a struct; else the rest of the line does not apply.
-    RequiredObject(String),
+    /// Requires a value; else the rest of the line does not apply.
+    Required {
+        needs: Needs,
+        detail: String,
+    },
     /// Requires a string to have a form.
     Format {
         rule: TextRule,
@@ -123,10 +130,7 @@ impl Check {
             Check::Number { absent_is_zero, .. } => *absent_is_zero,
             Check::Struct { by_value, .. } => *by_value,
             Check::Code(Code::Present(_)) => false,
-            Check::Required(_)
-            | Check::RequiredText(_)
-            | Check::RequiredSet(_)
-            | Check::RequiredObject(_)
+            Check::Required { .. }
             | Check::Error { .. }
             | Check::Unsupported(_)
             | Check::Fixed { .. }
@@ -142,24 +146,9 @@ impl Check {
     pub fn apply(&self, site: &Site<'_, '_>, errors: &mut Errors) -> bool {
         let at = site.at;
         match self {
-            Check::Required(detail) => return at.must_say(errors, detail),
-            Check::RequiredText(detail) => {
-                if at.text().trim().is_empty() {
-                    errors.push(at.required(detail));
-                    return false;
-                }
-            }
-            Check::RequiredSet(detail) => {
-                if !at.is_set() {
-                    errors.push(at.required(detail));
-                    return false;
-                }
-            }
-            Check::RequiredObject(detail) => {
-                if !at.is_object() {
-                    errors.push(at.required(detail));
-                    return false;
-                }
+            Check::Required { needs, detail } if !needs.are_met(at) => {
+                errors.push(at.required(detail));
+                return false;
             }
             Check::Format { rule, when } if when.sees(at) => at.follows_also_empty(errors, *rule),
             Check::OneOf { words, when, is_plain } if when.sees(at) && !words.contains(&at.text()) => {
@@ -193,15 +182,7 @@ impl Check {
             Check::MaxItems(max) => at.at_most(errors, *max),
             Check::Unique(None) => at.unique(errors),
             Check::Unique(Some(key)) => at.unique_by(errors, key),
-            Check::Error { kind, detail } => errors.push(match kind {
-                Refusal::Required => at.required(detail),
-                Refusal::Invalid => at.invalid(detail.as_str()),
-                Refusal::InvalidJson => FieldError::invalid(&at.path, at.text(), detail.as_str()).as_json(),
-                Refusal::InvalidText => FieldError::invalid(&at.path, at.text(), detail.as_str()),
-                Refusal::InvalidNull => FieldError::invalid(&at.path, Value::Null, detail.as_str()),
-                Refusal::InvalidEmpty => FieldError::invalid(&at.path, "", detail.as_str()),
-                Refusal::Forbidden => at.forbidden(detail.as_str()),
-            }),
+            Check::Error { kind, detail } => errors.push(kind.error(at, detail)),
             Check::Unsupported(words) => errors.push(at.not_supported(words)),
             Check::Fixed { is_exact, detail } => {
                 let old = At::object(site.old.unwrap_or(at.value));
@@ -218,6 +199,31 @@ impl Check {
             _ => {}
         }
         true
+    }
+}
+
+impl Needs {
+    fn are_met(self, at: &At<'_>) -> bool {
+        match self {
+            Needs::NotEmpty => !at.is_empty(),
+            Needs::NotBlank => !at.text().trim().is_empty(),
+            Needs::Set => at.is_set(),
+            Needs::Object => at.is_object(),
+        }
+    }
+}
+
+impl Refusal {
+    fn error(self, at: &At<'_>, detail: &str) -> FieldError {
+        match self {
+            Refusal::Required => at.required(detail),
+            Refusal::Invalid => at.invalid(detail),
+            Refusal::InvalidJson => FieldError::invalid(&at.path, at.text(), detail).as_json(),
+            Refusal::InvalidText => FieldError::invalid(&at.path, at.text(), detail),
+            Refusal::InvalidNull => FieldError::invalid(&at.path, Value::Null, detail),
+            Refusal::InvalidEmpty => FieldError::invalid(&at.path, "", detail),
+            Refusal::Forbidden => at.forbidden(detail),
+        }
     }
 }
 

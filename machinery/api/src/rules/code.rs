@@ -2,12 +2,12 @@
 
 use super::Code::{self, At, Present, Site};
 use crate::core::{
-    claim_validation, endpoints, pod_validation, probe_validation, projected_validation, replica_validation,
-    resource_validation, scheduling_validation, security_validation, volume_source,
+    claim_validation, endpoints, persistentvolume_validation, pod_validation, probe_validation, projected_validation,
+    replica_validation, resource_validation, scheduling_validation, security_validation, volume_source,
 };
 use crate::{
-    admissionregistration, apiregistration, apps, authorization, autoscaling, batch, certificates, discovery,
-    flowcontrol, networking, node, rbac, resource, scheduling, storage, validation,
+    admissionregistration, apiextensions, apiregistration, apps, authorization, autoscaling, batch, certificates,
+    discovery, flowcontrol, networking, node, rbac, resource, scheduling, storage, validation,
 };
 
 const CODE: &[(&str, Code)] = &[
@@ -34,8 +34,10 @@ const CODE: &[(&str, Code)] = &[
     ("csi_driver_name", At(volume_source::csi_driver_name)),
     ("daemon_set_selector", Site(apps::validation::daemon_set_selector)),
     ("daemon_set_template", Site(apps::validation::daemon_set_template)),
+    ("definition_label", At(apiextensions::validation::definition_label)),
     ("deny_or_warn", Present(admissionregistration::policy_validation::deny_or_warn)),
     ("deployment_selector", Site(apps::validation::deployment_selector)),
+    ("distinct_kinds", At(apiextensions::validation::distinct_kinds)),
     ("distinct_tolerations", Present(node::runtimeclass::distinct_tolerations)),
     ("domain_prefixed_path", At(validation::domain_prefixed_path)),
     ("downward_api", At(projected_validation::downward_api)),
@@ -87,10 +89,14 @@ const CODE: &[(&str, Code)] = &[
     ("overhead", Present(pod_validation::validate_overhead)),
     ("own_namespace", Site(authorization::validation::own_namespace)),
     ("param_version", At(admissionregistration::policy_validation::param_version)),
+    ("path_below_either", At(apiextensions::validation::path_below_either)),
+    ("path_below_spec", At(apiextensions::validation::path_below_spec)),
+    ("path_below_status", At(apiextensions::validation::path_below_status)),
     ("persistent_iscsi_target", At(volume_source::persistent_iscsi_target)),
     ("pod_template", At(batch::validation::pod_template)),
     ("policy_ports", Site(networking::validation::policy_ports)),
     ("pool_name", At(resource::validation::pool_name)),
+    ("printable", Present(apiextensions::validation::printable)),
     ("priority_value", Site(scheduling::priorityclass::priority_value)),
     ("progress_deadline", Site(apps::validation::progress_deadline)),
     ("projected", At(projected_validation::projected)),
@@ -106,6 +112,7 @@ const CODE: &[(&str, Code)] = &[
     ("service_port", At(apiregistration::apiservice::service_port)),
     ("short_expression", Present(admissionregistration::policy_validation::short_expression)),
     ("side_effects", Site(admissionregistration::webhook::side_effects)),
+    ("simple_path", At(apiextensions::validation::simple_path)),
     ("size_limit", Present(volume_source::size_limit)),
     ("slice_address", Site(discovery::endpointslice::slice_address)),
     ("slice_devices", Site(resource::slice_validation::slice_devices)),
@@ -121,6 +128,7 @@ const CODE: &[(&str, Code)] = &[
     ("tolerated_value", At(scheduling_validation::tolerated_value)),
     ("topology_keys", Present(storage::validation::topology_keys)),
     ("unreserved_precedence", Present(flowcontrol::validation::unreserved_precedence)),
+    ("volume_capacity", At(persistentvolume_validation::volume_capacity)),
     ("webhook_client", At(admissionregistration::webhook::validate_client)),
     ("webhook_name", At(admissionregistration::webhook::webhook_name)),
     ("windows_user", Present(security_validation::windows_user)),

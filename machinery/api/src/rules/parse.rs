@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use corten_meta::names::inclusive_range_message;
 
-use super::check::{Check, Refusal, When, format, shared};
+use super::check::{Check, Needs, Refusal, When, format, shared};
 use super::{Condition, Line, Section, Table, Test, code};
 use crate::schema::{FieldType, Type, schema};
 
@@ -165,10 +165,10 @@ impl Parser<'_> {
         }
         let refusal = |kind| move |detail| Check::Error { kind, detail };
         match word {
-            "!" => Check::Required(self.detail("")),
-            "!text" => Check::RequiredText(self.detail("")),
-            "!set" => Check::RequiredSet(self.detail("")),
-            "!object" => Check::RequiredObject(self.detail("")),
+            "!" => Check::Required { needs: Needs::NotEmpty, detail: self.detail("") },
+            "!text" => Check::Required { needs: Needs::NotBlank, detail: self.detail("") },
+            "!set" => Check::Required { needs: Needs::Set, detail: self.detail("") },
+            "!object" => Check::Required { needs: Needs::Object, detail: self.detail("") },
             ";" => Check::StopAtErrors,
             "one-of" => Check::OneOf { words: self.enum_values(), when: When::Set, is_plain: false },
             "each" => Check::Each { names_list: false },
@@ -283,5 +283,31 @@ fn struct_of(kind: &FieldType) -> Option<&'static Type> {
     match kind {
         FieldType::Ref(id) => Some(schema().get(*id)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    fn refusal(table: &'static str) -> String {
+        let refused = std::panic::catch_unwind(|| parse(table)).err().expect(table);
+        refused.downcast_ref::<String>().cloned().unwrap_or_default()
+    }
+
+    #[test]
+    fn an_invalid_line_is_refused() {
+        for (table, why) in [
+            ("T .core.v1.Pod\nnone !\n", "the type has no such field"),
+            ("T .core.v1.Pod\n?spec.none spec !\n", "the type has no such field"),
+            ("T .core.v1.None\nname !\n", "the schema has no such type"),
+            ("T .core.v1.Pod\nspec odd\n", "unknown rule"),
+            ("T .core.v1.Pod\nspec :odd\n", "the rule has no code"),
+            ("T .core.v1.Pod\nspec each !\n", "each is for lists"),
+            ("T .core.v1.Pod\nspec .\n", ".core.v1.PodSpec has no section"),
+            ("T .core.v1.Pod\nmetadata.name one-of\n", "the schema lists no values"),
+        ] {
+            assert!(refusal(table).ends_with(why), "{table}: {}", refusal(table));
+        }
     }
 }
