@@ -308,6 +308,9 @@ fn routes_return(backend: Backend) {
             if backend == Backend::Vxlan {
                 ip(&["link", "del", link]);
                 route_becomes(&format!("{link}\t0001F40A"), true).await;
+                // Node ports of localhost have endpoints on other nodes.
+                let setting = format!("/proc/sys/net/ipv4/conf/{link}/route_localnet");
+                assert_eq!(std::fs::read_to_string(setting).unwrap(), "1\n");
             }
             shutdown.cancel();
             running.await.unwrap().unwrap();
