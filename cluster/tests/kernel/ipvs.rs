@@ -16,6 +16,7 @@ kind: Service
 metadata: {name: web}
 spec:
   type: NodePort
+  clusterIP: 10.96.0.50
   clusterIPs: [10.96.0.50, 'fd00:10:96::50']
   ipFamilyPolicy: RequireDualStack
   selector: {app: web}
@@ -27,6 +28,7 @@ apiVersion: v1
 kind: Service
 metadata: {name: sticky}
 spec:
+  clusterIP: 10.96.0.51
   clusterIPs: [10.96.0.51, 'fd00:10:96::51']
   ipFamilyPolicy: RequireDualStack
   sessionAffinity: ClientIP

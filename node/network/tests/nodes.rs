@@ -12,13 +12,17 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use api::Api;
+use bytes::Bytes;
 use corten_api::Typed;
+use corten_client::{Body, Client, Error, Transport};
 use corten_network::namespace_node::{self, NodeNamespace};
 use corten_network::routes::Backend;
 use corten_network::{Cidr, Config, PodNetwork, enter, routes};
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Node;
 use namespaces::{Pins, block_on, cable, ip, link_is, listen, on_machine, request};
 use serde_json::json;
@@ -308,6 +312,9 @@ fn routes_return(backend: Backend) {
             if backend == Backend::Vxlan {
                 ip(&["link", "del", link]);
                 route_becomes(&format!("{link}\t0001F40A"), true).await;
+                // Node ports of localhost have endpoints on other nodes.
+                let setting = format!("/proc/sys/net/ipv4/conf/{link}/route_localnet");
+                assert_eq!(std::fs::read_to_string(setting).unwrap(), "1\n");
             }
             shutdown.cancel();
             running.await.unwrap().unwrap();
@@ -323,6 +330,62 @@ fn plain_routes_return_with_their_link() {
 #[test]
 fn routes_of_the_overlay_return_with_their_link() {
     routes_return(Backend::Vxlan);
+}
+
+/// An API that keeps the patches of a node.
+#[derive(Clone, Default)]
+struct OwnNode(Arc<Mutex<Vec<String>>>);
+
+impl Transport for OwnNode {
+    fn send(&self, request: http::Request<Bytes>) -> BoxFuture<'static, Result<http::Response<Body>, Error>> {
+        if request.method() == http::Method::PATCH {
+            self.0.lock().unwrap().push(String::from_utf8_lossy(request.body()).into_owned());
+        }
+        let node = Bytes::from(node_object("self", &cidrs(0, false), &[]).encode());
+        Box::pin(async move { Ok(http::Response::new(Body::Full(node))) })
+    }
+}
+
+impl OwnNode {
+    /// Waits for a patch.
+    async fn patch(&self, index: usize) -> String {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            if let Some(patch) = self.0.lock().unwrap().get(index) {
+                return patch.clone();
+            }
+            assert!(Instant::now() < deadline, "the node was not changed: {:?}", self.0);
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[test]
+fn a_wireguard_link_that_is_made_anew_has_a_key_that_is_published() {
+    if let Err(error) = corten_network::wireguard::supported() {
+        assert!(std::env::var_os("NOTHING_SKIPPED").is_none(), "{error}");
+        eprintln!("skipped: {error}; `cargo xtask vm` runs it on a kernel that has it");
+        return;
+    }
+    on_machine(|| {
+        block_on(async {
+            ip(&["link", "add", "uplink", "type", "bridge"]);
+            ip(&["address", "add", "192.0.2.1/24", "dev", "uplink"]);
+            ip(&["link", "set", "uplink", "up"]);
+            ip(&["route", "add", "default", "via", "192.0.2.254", "dev", "uplink"]);
+            let shutdown = CancellationToken::new();
+            let config = routes_config("self", &cidrs(0, false), Backend::Wireguard, IpAddr::from([192, 0, 2, 1]));
+            let own = OwnNode::default();
+            let client = Client::new(Arc::new(own.clone()));
+            let running = tokio::spawn(routes::run(config, Api::default().client(), client, shutdown.clone()));
+            let first = own.patch(0).await;
+            assert!(first.contains("corten/wireguard-public-key"), "{first}");
+            ip(&["link", "del", "corten.wg"]);
+            assert_ne!(own.patch(1).await, first, "keys are kept nowhere but in the link");
+            shutdown.cancel();
+            running.await.unwrap().unwrap();
+        });
+    });
 }
 
 #[test]

@@ -24,13 +24,30 @@ use testkit_machine::tools::libraries;
 use crate::{cargo_command, tools};
 use initramfs::Initramfs;
 use machine::Ending;
+use tree::Tree;
 
 /// The longest run, unless the command says otherwise.
 const DEADLINE: Duration = Duration::from_secs(25 * 60);
-/// The program that the machine runs.
-const TEST: &str = "kernel";
+/// The test programs that the machine runs.
+const PROGRAMS: [Program; 2] = [
+    Program { package: "corten-network", test: "nodes", filter: &["wireguard"] },
+    Program { package: "corten", test: "kernel", filter: &[] },
+];
 /// The programs of util-linux that machines made of namespaces need.
 const HOST_PROGRAMS: [&str; 2] = ["unshare", "nsenter"];
+
+/// A test program, and the tests of it that need the machine, if not all do.
+struct Program {
+    package: &'static str,
+    test: &'static str,
+    filter: &'static [&'static str],
+}
+
+/// A program that was built, and its words.
+struct Built<'a> {
+    path: PathBuf,
+    words: &'a [&'a str],
+}
 
 /// The outcome of a run.
 #[derive(Debug, PartialEq, Eq)]
@@ -67,15 +84,18 @@ fn outcome(root: &Path, filter: &[&str], deadline: Duration) -> Result<Outcome> 
         tree::Found::Tree(tree) => tree,
         tree::Found::Absent(reason) => return Ok(Outcome::Skipped(reason)),
     };
-    let program = build_test(root)?;
-    let initramfs = initramfs(root, &tree, &program, filter)?;
+    let mut built = Vec::new();
+    for program in &PROGRAMS {
+        built.push(Built { path: build(program)?, words: if filter.is_empty() { program.filter } else { filter } });
+    }
+    let initramfs = initramfs(root, &tree, &built)?;
     let written = tree.path("boot/initramfs");
     initramfs.write(&written)?;
     let ending = machine::run(&tree, "/boot/initramfs", &root.join("target/vm.log"), deadline);
     std::fs::remove_file(&written)?;
     match ending? {
         Ending::Code(0) => Ok(Outcome::Passed),
-        Ending::Code(code) => bail!("the tests in the virtual machine failed: their program ended with {code}"),
+        Ending::Code(code) => bail!("the tests in the virtual machine failed, with the code {code}"),
         Ending::Silent => bail!("the virtual machine ended without a result; its console is in target/vm.log"),
         Ending::Deadline(limit) => {
             bail!(
@@ -86,15 +106,16 @@ fn outcome(root: &Path, filter: &[&str], deadline: Duration) -> Result<Outcome> 
     }
 }
 
-/// Builds the test program, and returns its path.
-fn build_test(root: &Path) -> Result<PathBuf> {
-    let arguments = ["test", "--no-run", "--package", "corten", "--test", TEST, "--message-format", "json"];
+/// Builds a test program, and returns its path.
+fn build(program: &Program) -> Result<PathBuf> {
+    let Program { package, test, .. } = program;
+    let arguments = ["test", "--no-run", "--package", package, "--test", test, "--message-format", "json"];
     println!("$ cargo {}", arguments.join(" "));
     let output = cargo_command(&arguments)?.stderr(Stdio::inherit()).output().context("cargo cannot be run")?;
-    ensure!(output.status.success(), "the test program cannot be built");
+    ensure!(output.status.success(), "the test program {test} of {package} cannot be built");
     let text = String::from_utf8_lossy(&output.stdout);
-    let found = text.lines().filter_map(|line| executable(line, TEST)).next_back();
-    found.with_context(|| format!("cargo named no program of the test {TEST} below {}", root.display()))
+    let found = text.lines().filter_map(|line| executable(line, test)).next_back();
+    found.with_context(|| format!("cargo named no program of the test {test}"))
 }
 
 /// Returns the program that a message of cargo names for a test.
@@ -105,7 +126,7 @@ fn executable(line: &str, test: &str) -> Option<PathBuf> {
 }
 
 /// Lists the files of the machine. Programs are at the paths that they have on the host: tests know them by those.
-fn initramfs(root: &Path, tree: &tree::Tree, program: &Path, filter: &[&str]) -> Result<Initramfs> {
+fn initramfs(root: &Path, tree: &Tree, tests: &[Built]) -> Result<Initramfs> {
     let mut files = Initramfs::default();
     let busybox = root.join("target/tools/busybox");
     files.text("/init", 0o755, include_str!("init.sh"));
@@ -117,9 +138,11 @@ fn initramfs(root: &Path, tree: &tree::Tree, program: &Path, filter: &[&str]) ->
     for directory in ["/proc", "/sys", "/dev", "/run", "/tmp", "/etc", "/root", "/var", "/mnt", "/new"] {
         files.empty_directory(directory);
     }
-    let corten = program.ancestors().nth(2).map(|directory| directory.join("corten")).context("cargo's directories")?;
-    let kubectl = root.join("target/tools/kubectl");
-    let mut programs = vec![corten, program.to_owned(), kubectl, busybox];
+    let mut programs: Vec<PathBuf> = tests.iter().map(|test| test.path.clone()).collect();
+    let directory = programs.first().and_then(|path| path.ancestors().nth(2)).context("cargo's directories")?;
+    programs.push(directory.join("corten"));
+    programs.push(root.join("target/tools/kubectl"));
+    programs.push(busybox);
     for name in HOST_PROGRAMS {
         programs.push(tools::on_path(name).with_context(|| format!("{name} of util-linux is not on PATH"))?);
     }
@@ -129,8 +152,8 @@ fn initramfs(root: &Path, tree: &tree::Tree, program: &Path, filter: &[&str]) ->
             files.file(&library, &library)?;
         }
     }
-    let words: Vec<String> = filter.iter().map(|word| format!(" {word}")).collect();
-    files.text("/tests", 0o755, &format!("#!/bin/sh\nexec {}{}\n", program.display(), words.concat()));
+    let lines = tests.iter().map(|test| format!("{} {} || failed=1\n", test.path.display(), test.words.join(" ")));
+    files.text("/tests", 0o755, &format!("#!/bin/sh\nfailed=0\n{}exit $failed\n", lines.collect::<String>()));
     Ok(files)
 }
 
