@@ -10,6 +10,7 @@ mod commands;
 mod components;
 mod config;
 mod files;
+mod flag_values;
 #[doc(hidden)]
 pub mod fuzz;
 mod instance;

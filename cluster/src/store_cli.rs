@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
 use corten_store::etcd;
 
-use crate::cli::Where;
+use crate::flag_values::Where;
 
 #[derive(Debug, Clone, Subcommand)]
 pub enum Etcd {

@@ -12,6 +12,7 @@ mod authorization;
 mod companion;
 pub mod control;
 mod endpoint;
+mod etcd_api;
 pub mod further_nodes;
 mod groups;
 mod joining;
@@ -44,12 +45,12 @@ use crate::tasks::Tasks;
 pub async fn server(cluster: Cluster, progress: Progress, shutdown: CancellationToken) -> Result<()> {
     let started = corten_meta::time::now();
     let pki = Arc::new(Pki::open(&cluster.node.place.pki())?);
-    let store = apiserver::open_store(&cluster).await?;
+    // The API server ends last: its clients must be able to say goodbye.
+    let mut foundation = Tasks::new(CancellationToken::new());
+    let store = apiserver::open_store(&cluster, &mut foundation).await?;
     further_nodes::ensure_address(&cluster).await?;
     progress.reached("store");
 
-    // The API server ends last: its clients must be able to say goodbye.
-    let mut foundation = Tasks::new(CancellationToken::new());
     let api = Arc::new(apiserver::start(&cluster, &pki, store, &mut foundation).await?);
     progress.reached("apiserver");
 
