@@ -15,6 +15,8 @@ use crate::signing_options::SigningOptions;
 use crate::store_cli::{Etcd, Store};
 use crate::store_options::StoreOptions;
 
+pub use crate::flag_values::{DEFAULT_DATA_DIR, DirectoryFlags, duration};
+
 /// Kubernetes in one binary: API server, store, scheduler, controllers, kubelet, runtime, network, proxy and DNS.
 #[derive(Debug, Parser)]
 #[command(name = "corten", version = crate::version::VERSION, propagate_version = true, arg_required_else_help = true)]
@@ -88,19 +90,6 @@ pub const DEFAULT_CLUSTER_DOMAIN: &str = "cluster.local";
 pub const DEFAULT_PORT: u16 = 6443;
 /// The default port of the kubelet.
 pub const DEFAULT_KUBELET_PORT: u16 = 10250;
-/// The default data directory.
-pub const DEFAULT_DATA_DIR: &str = "/var/lib/corten";
-
-/// The directories of a cluster on this machine.
-#[derive(Debug, Clone, Args)]
-pub struct DirectoryFlags {
-    /// The directory of everything that must survive a reboot: store, certificates, images, volumes.
-    #[arg(long, default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
-    pub data_dir: PathBuf,
-    /// The directory of sockets, pid file and namespaces, which a reboot may lose.
-    #[arg(long, default_value = "/run/corten", value_name = "DIR")]
-    pub run_dir: PathBuf,
-}
 
 #[derive(Debug, Clone, Args)]
 pub struct Server {
@@ -515,12 +504,6 @@ pub struct ControllerManager {
     pub pv_recycler_increment_timeout_nfs: i32,
     #[command(flatten)]
     pub serving: Serving,
-}
-
-/// Parses a duration of upstream's flags: `50s`, `8760h0m0s`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let parsed = text.parse::<jiff::SignedDuration>().map_err(|error| error.to_string())?;
-    parsed.try_into().map_err(|_| format!("{text} is negative"))
 }
 
 #[derive(Debug, Clone, Args)]

@@ -42,6 +42,11 @@ impl Directories {
         self.run.join("cri.sock")
     }
 
+    /// The socket of etcd's API on the embedded store.
+    pub fn etcd_socket(&self) -> PathBuf {
+        self.run.join("etcd.sock")
+    }
+
     pub fn kubeconfig(&self, name: &str) -> PathBuf {
         self.data.join("kubeconfig").join(format!("{name}.conf"))
     }

@@ -12,6 +12,7 @@ mod components;
 mod config;
 mod directories;
 mod files;
+mod flag_values;
 #[doc(hidden)]
 pub mod fuzz;
 mod instance;

@@ -28,7 +28,7 @@ pub fn listeners() -> Vec<Listener> {
     all
 }
 
-fn control_plane() -> [Listener; 3] {
+fn control_plane() -> [Listener; 4] {
     [
         Listener {
             name: "API server",
@@ -36,6 +36,13 @@ fn control_plane() -> [Listener; 3] {
             port: Some(DEFAULT_PORT),
             place: "every address (`--bind-address`, `--port`)",
             clients: "Every host, over TLS. Anonymous requests get health and version; all others are authenticated and authorized.",
+        },
+        Listener {
+            name: "etcd's API on the embedded store",
+            transport: "TCP",
+            port: None,
+            place: "none, unless `--etcd-listen-address` names one",
+            clients: "Clients with a certificate of `--etcd-listen-client-cafile`, over TLS; they can read and change everything.",
         },
         Listener {
             name: "controller manager",

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
 use corten_store::etcd;
 
-use crate::cli::DirectoryFlags;
+use crate::flag_values::DirectoryFlags;
 
 #[derive(Debug, Clone, Subcommand)]
 pub enum Etcd {

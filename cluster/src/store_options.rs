@@ -3,6 +3,7 @@
 //! Without them the store is embedded, in the data directory.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -37,14 +38,40 @@ pub struct StoreOptions {
     #[arg(long, value_name = "PREFIX", default_value = "/registry", requires = "etcd_servers")]
     pub etcd_prefix: String,
     /// The interval of compactions of etcd; 0 leaves them to others.
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::cli::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::flag_values::duration)]
     pub etcd_compaction_interval: Duration,
     /// The form of built-in kinds in the store. Defaults to protobuf in etcd, and to JSON in the data directory.
     #[arg(long, value_enum, value_name = "TYPE")]
     pub storage_media_type: Option<MediaType>,
+    #[command(flatten)]
+    pub listen: EtcdListen,
     /// The time for which the server still serves after it announced its shutdown, so that load balancers notice.
-    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = crate::cli::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = crate::flag_values::duration)]
     pub shutdown_delay_duration: Duration,
+}
+
+/// The API of etcd that the embedded store serves over TLS, beside its unix socket.
+#[derive(Debug, Clone, Default, Args)]
+pub struct EtcdListen {
+    /// The address and port at which the embedded store serves etcd's API to clients with a certificate; without it, the
+    /// socket etcd.sock in the run directory serves it to root alone.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        conflicts_with = "etcd_servers",
+        requires_all = ["etcd_listen_certfile", "etcd_listen_keyfile", "etcd_listen_client_cafile"]
+    )]
+    pub etcd_listen_address: Option<SocketAddr>,
+    /// The certificate of etcd's API.
+    #[arg(long, value_name = "FILE", requires = "etcd_listen_address")]
+    pub etcd_listen_certfile: Option<PathBuf>,
+    /// The private key of the certificate of etcd's API.
+    #[arg(long, value_name = "FILE", requires = "etcd_listen_address")]
+    pub etcd_listen_keyfile: Option<PathBuf>,
+    /// The CA of the clients of etcd's API. Each of them can read and change everything, so no other clients may have
+    /// certificates of it.
+    #[arg(long, value_name = "FILE", requires = "etcd_listen_address")]
+    pub etcd_listen_client_cafile: Option<PathBuf>,
 }
 
 impl Default for StoreOptions {
@@ -57,6 +84,7 @@ impl Default for StoreOptions {
             etcd_prefix: "/registry".to_owned(),
             etcd_compaction_interval: Duration::from_secs(300),
             storage_media_type: None,
+            listen: EtcdListen::default(),
             shutdown_delay_duration: Duration::ZERO,
         }
     }
@@ -105,12 +133,18 @@ impl StoreOptions {
             ("--etcd-cafile", &self.etcd_cafile),
             ("--etcd-certfile", &self.etcd_certfile),
             ("--etcd-keyfile", &self.etcd_keyfile),
+            ("--etcd-listen-certfile", &self.listen.etcd_listen_certfile),
+            ("--etcd-listen-keyfile", &self.listen.etcd_listen_keyfile),
+            ("--etcd-listen-client-cafile", &self.listen.etcd_listen_client_cafile),
         ] {
             if let Some(path) = path {
                 // The other process has another working directory.
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
                 list.extend([name.into(), path.into()]);
             }
+        }
+        if let Some(address) = self.listen.etcd_listen_address {
+            list.extend(["--etcd-listen-address".into(), address.to_string().into()]);
         }
         if let Some(media_type) = self.storage_media_type.and_then(|given| given.to_possible_value()) {
             list.extend(["--storage-media-type".into(), media_type.get_name().into()]);

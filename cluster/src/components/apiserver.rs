@@ -63,16 +63,18 @@ pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, store: Arc<dyn Store>, tas
     Ok(ApiServer { server })
 }
 
-/// Opens the store that the flags name: etcd, or the embedded store in the data directory.
-pub async fn open_store(cluster: &Cluster) -> Result<Arc<dyn Store>> {
-    match cluster.store.etcd()? {
-        Some(config) => Ok(Etcd::open(config).await?),
-        None => open_embedded(&cluster.node.directories.data.join("store")).await,
+/// Opens the store that the flags name: etcd, or the embedded store in the data directory, which serves etcd's API.
+pub async fn open_store(cluster: &Cluster, tasks: &mut Tasks) -> Result<Arc<dyn Store>> {
+    if let Some(config) = cluster.store.etcd()? {
+        return Ok(Etcd::open(config).await?);
     }
+    let store = open_embedded(&cluster.node.directories.data.join("store")).await?;
+    super::etcd_api::start(cluster, &store, tasks).await?;
+    Ok(store)
 }
 
 /// Opens the embedded store; recovery reads files, so it runs on a thread of its own.
-async fn open_embedded(dir: &Path) -> Result<Arc<dyn Store>> {
+async fn open_embedded(dir: &Path) -> Result<Arc<Embedded>> {
     let config = corten_store::Config::new(dir);
     let store = tokio::task::spawn_blocking(move || Embedded::open(config)).await?;
     Ok(store.context("the store cannot be opened")?)
@@ -92,8 +94,8 @@ async fn outlive(store: Arc<dyn Store>, shutdown: CancellationToken) -> Result<(
 /// Runs `corten apiserver`: the API server and its store, with the credentials for the components of a first node.
 pub async fn alone(cluster: Cluster, shutdown: CancellationToken) -> Result<()> {
     let pki = Arc::new(Pki::open(&cluster.node.directories.pki())?);
-    let store = open_store(&cluster).await?;
     let mut tasks = Tasks::new(shutdown.clone());
+    let store = open_store(&cluster, &mut tasks).await?;
     let node = &cluster.node;
     further_nodes::prepare(&cluster, &pki, &node.name, &node.directories, &node.addresses)?;
     let api = start(&cluster, &pki, store, &mut tasks).await?;
@@ -327,7 +329,7 @@ mod tests {
         let pki = Arc::new(Pki::short_lived(&cluster.node.directories.pki(), LIFETIME));
         let shutdown = CancellationToken::new();
         let mut tasks = Tasks::new(shutdown.clone());
-        let store = open_store(&cluster).await.unwrap();
+        let store = open_store(&cluster, &mut tasks).await.unwrap();
         start(&cluster, &pki, store, &mut tasks).await.unwrap();
         let running = tokio::spawn(tasks.run());
         let own = SocketAddr::from((Ipv4Addr::LOCALHOST, cluster.bind.port()));

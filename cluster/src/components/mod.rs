@@ -13,6 +13,7 @@ mod companion;
 mod console;
 pub mod control;
 mod endpoint;
+mod etcd_api;
 pub mod further_nodes;
 mod further_servers;
 mod groups;
@@ -77,11 +78,11 @@ async fn serve(
             () = shutdown.cancelled() => return Ok(()),
         },
     };
-    let store = apiserver::open_store(&cluster).await?;
-    progress.reached("store");
 
     // The API server ends last: its clients still write at their end.
     let mut foundation = Tasks::new(CancellationToken::new());
+    let store = apiserver::open_store(&cluster, &mut foundation).await?;
+    progress.reached("store");
     let api = Arc::new(apiserver::start(&cluster, &pki, store, &mut foundation).await?);
     progress.reached("apiserver");
 

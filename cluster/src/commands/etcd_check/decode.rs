@@ -23,6 +23,8 @@ pub enum Form {
     Encrypted(String),
     /// No object.
     Internal,
+    /// A key outside of the prefix of objects: of another program.
+    Foreign,
 }
 
 /// A decoded value.
@@ -74,7 +76,7 @@ pub fn decode(prefix: &str, key: &[u8], value: &[u8], custom: &CustomKinds) -> R
         return Ok(Decoded::without_object(Form::Internal));
     }
     if below.is_none() {
-        return Err(format!("it is outside of {prefix}"));
+        return Ok(Decoded::without_object(Form::Foreign));
     }
     if let Some(rest) = value.strip_prefix(ENCRYPTED) {
         let provider = rest.split(|byte| *byte == b':').next().unwrap_or_default();
@@ -95,9 +97,11 @@ pub fn decode(prefix: &str, key: &[u8], value: &[u8], custom: &CustomKinds) -> R
     Ok(Decoded { form, api_version, kind })
 }
 
-/// Reports whether a kind of a group is built in, in any version: older versions are converted.
+/// Reports whether a kind of a group is built in, in any version: older versions are converted. Allocated node ports are
+/// stored and not served.
 fn is_built_in(group: &str, kind: &str) -> bool {
-    corten_api::kinds().iter().any(|known| known.group == group && known.kind == kind)
+    (group.is_empty() && kind == "RangeAllocation")
+        || corten_api::kinds().iter().any(|known| known.group == group && known.kind == kind)
 }
 
 fn object(value: &[u8]) -> Result<Value, String> {

@@ -65,6 +65,7 @@ impl fmt::Display for Report {
                 Form::Json => "json".to_owned(),
                 Form::Encrypted(provider) => format!("encrypted: {provider}"),
                 Form::Internal => "internal".to_owned(),
+                Form::Foreign => format!("outside of {}", self.prefix),
             };
             let shown = |name: &str| if name.is_empty() { "-".to_owned() } else { name.to_owned() };
             let api_version = shown(&decoded.api_version);
