@@ -66,9 +66,13 @@ impl StorageFormat {
 
     /// Returns the value of a stored form as it is.
     pub fn decode_value(&self, kind: &Kind, stored: &[u8]) -> Result<Value, String> {
-        match stored.starts_with(PROTOBUF) {
-            true => self.protobuf(kind, stored),
-            false => corten_meta::codec::decode_yaml(stored).map_err(|e| e.to_string()),
+        let value = match stored.starts_with(PROTOBUF) {
+            true => self.protobuf(kind, stored)?,
+            false => corten_meta::codec::decode_yaml(stored).map_err(|e| e.to_string())?,
+        };
+        match value.is_object() {
+            true => Ok(value),
+            false => Err("the stored bytes are not an object".to_owned()),
         }
     }
 

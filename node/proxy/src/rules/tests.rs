@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use corten_nftables::{Data, IpVersion};
+use corten_nftables::{Data, IpFamily};
 use expect_test::expect_file;
 use testkit_fixture as fixture;
 
@@ -27,9 +27,9 @@ fn run(scene: &mut Scene, command: &str) -> String {
     }
     let object = fixture::object(command);
     match object["kind"] == "Service" {
-        true => scene.service = Service::from_object(&fixture::typed(command), IpVersion::V4),
+        true => scene.service = Service::from_object(&fixture::typed(command), IpFamily::V4),
         false => {
-            let slice = Slice::from_object(&fixture::typed(command), IpVersion::V4).expect("a slice");
+            let slice = Slice::from_object(&fixture::typed(command), IpFamily::V4).expect("a slice");
             scene.slices.insert(object["metadata"]["name"].to_string(), slice);
         }
     }
