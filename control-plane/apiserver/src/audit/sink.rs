@@ -165,14 +165,10 @@ fn backups(path: &Path) -> std::io::Result<Vec<PathBuf>> {
 fn start_webhook(config: &AuditWebhook, tasks: &Tasks) -> Result<mpsc::Sender<String>, Error> {
     let (sender, mut events) = mpsc::channel::<String>(WEBHOOK_QUEUE);
     let caller = outbound::Caller::new(&config.server)?;
-    let shutdown = tasks.shutdown.clone();
+    let drained = tasks.drained.clone();
+    // The task ends with the thread that holds the sender, after the events of the last request.
     tasks.spawn(async move {
-        loop {
-            let first = tokio::select! {
-                () = shutdown.cancelled() => events.try_recv().ok(),
-                event = events.recv() => event,
-            };
-            let Some(first) = first else { return };
+        while let Some(first) = events.recv().await {
             let mut batch = vec![first];
             let gathered = tokio::time::timeout(BATCH_WAIT, async {
                 while batch.len() < BATCH {
@@ -181,8 +177,9 @@ fn start_webhook(config: &AuditWebhook, tasks: &Tasks) -> Result<mpsc::Sender<St
                 }
             });
             tokio::select! {
-                () = shutdown.cancelled() => {}
+                biased;
                 _ = gathered => {}
+                () = drained.cancelled() => {}
             }
             deliver(&caller, &batch).await;
         }
