@@ -50,7 +50,7 @@ fn a_recycler_may_be_another_pod_with_other_times() {
     end_recycler(&mut model, "Succeeded");
     converges(&phases, &mut model, "", "v");
     assert_eq!(phase(&model), "Available");
-    let elsewhere = fixture::object("pod p metadata={namespace: n} volumes=[{name: v}]");
+    let elsewhere = fixture::object("pod p metadata={namespace: 'n'} volumes=[{name: v}]");
     for refused in [template("volumes=[]"), template(""), json!({"spec": 1}), elsewhere] {
         assert!(host_path.clone().with_template(refused).is_err());
     }
