@@ -126,7 +126,7 @@ fn judge() -> Judge {
         }
         // Two nodes with one CIDR would have two pods with one address. Those that began so are not the controller's to
         // repair.
-        ("Node", Some(old), Some(new)) if old["spec"]["podCIDR"] != new["spec"]["podCIDR"] => {
+        ("Node", Some(old), Some(new)) if write.who != "user" && old["spec"]["podCIDR"] != new["spec"]["podCIDR"] => {
             let range = &new["spec"]["podCIDR"];
             let nodes = write.after.objects().filter(|(kind, _)| *kind == "Node").map(|(_, node)| node.value());
             let sharing = nodes.filter(|node| node["spec"]["podCIDR"] == *range).count();
