@@ -298,7 +298,7 @@ mod tests {
             json!({"status": null}),
             json!({"metadata": {"resourceVersion": "<not 7>"}}),
         ] {
-            assert_eq!(differences(&expected, &found).len(), 1, "{expected}");
+            assert!(!differences(&expected, &found).is_empty(), "{expected}");
             let updated = updated(&expected, Some(&found));
             assert_eq!(differences(&updated, &found), Vec::<String>::new(), "{expected} → {updated}");
         }
