@@ -1,12 +1,12 @@
 //! Expected answers: the parts of an answer that a test names, compared with the whole answer.
 //!
-//! - An object has at least the named fields, with values that match. A field whose name ends with `!` matches whole: nothing
-//!   else may be in it. `<absent>` is a field that is not there. An empty object or list is just that.
-//! - A list has as many items as named, in order. `…` among them stands for any items. `managedFields` may have any order:
-//!   it depends on the seconds in which they were written.
-//! - In a string, `<uid>`, `<time>`, `<version>` and `<name>` stand for values that the server chooses, the last for the five
-//!   characters of a generated name; `…` stands for any part. `<any>`
-//!   is any value, `<not x>` any but this one.
+//! - An object has at least the named fields, with values that match. A field whose name ends with `!` matches whole:
+//!   nothing else may be in it. `<absent>` is a field that is not there. An empty object or list is just that.
+//! - A list has as many items as named, in order. `…` among them stands for any items. `managedFields` may have any
+//!   order: it depends on the seconds in which they were written.
+//! - In a string, `<uid>`, `<time>`, `<version>` and `<name>` stand for values that the server chooses, the last for
+//!   the five characters of a generated name; `…` stands for any part. `<any>` is any value, `<not x>` any but this
+//!   one.
 
 use std::sync::LazyLock;
 
@@ -110,7 +110,8 @@ fn is_unordered(path: &str) -> bool {
     path.ends_with(".managedFields")
 }
 
-/// Reports whether each expected item matches another one of those that were found. None is left, unless there is a gap.
+/// Reports whether each expected item matches another one of those that were found. None is left, unless there is a
+/// gap.
 fn fits_in_any_order(expected: &[Value], found: &[Value], is_whole: bool) -> bool {
     match expected.iter().position(|item| item != ANY) {
         None => found.is_empty() || has_gap(expected),
@@ -298,7 +299,7 @@ mod tests {
             json!({"status": null}),
             json!({"metadata": {"resourceVersion": "<not 7>"}}),
         ] {
-            assert_eq!(differences(&expected, &found).len(), 1, "{expected}");
+            assert!(!differences(&expected, &found).is_empty(), "{expected}");
             let updated = updated(&expected, Some(&found));
             assert_eq!(differences(&updated, &found), Vec::<String>::new(), "{expected} → {updated}");
         }

@@ -1,5 +1,5 @@
-//! Support for tests: an API server in process, expected answers, waiting, container images, machines made of namespaces,
-//! and a cluster on such a machine.
+//! Support for tests: an API server in process, expected answers, waiting, container images, machines made of
+//! namespaces, and a cluster on such a machine.
 //!
 //! Nothing here sleeps for a fixed time: every wait has a condition and a time limit. Everything that is made is
 //! removed when its owner is dropped, also when the test fails.

@@ -1,7 +1,7 @@
 //! Requests to an API server and the answers expected to them, as text (`*.http`).
 //!
-//! `cargo xtask compare` puts such requests to two servers. The tests of the API server put them to one, and compare each
-//! answer with the expected one below its request:
+//! `cargo xtask compare` puts such requests to two servers. The tests of the API server put them to one, and compare
+//! each answer with the expected one below its request:
 //!
 //! ```text
 //! @maps = /api/v1/namespaces/default/configmaps
@@ -19,13 +19,15 @@
 //! ```
 //!
 //! - A line `### Title` begins a case, a line `###` alone only ends a request.
-//! - A request is a method and a path, headers, an empty line and a body. A body that begins with `{` or `[` needs no empty
-//!   line. The request ends at its answer, at the next request after an empty line, or at the next comment after one.
-//! - An answer begins with `<` and its status, then the headers (`< Warning: …`) and the body. It ends at an empty line.
-//! - `# @name x` names a request; `{{x.metadata.name}}` later stands for that field of its answer, `{{x}}` for all of it.
-//!   `@x = value` names a string for the rest of the file. Other lines that begin with `#` are comments.
-//! - `# @user NAME GROUP…` and `# @eventually` are for the tests: the identity of the client, and a request that is repeated
-//!   until its answer is the expected one.
+//! - A request is a method and a path, headers, an empty line and a body. A body that begins with `{` or `[` needs no
+//!   empty line. The request ends at its answer, at the next request after an empty line, or at the next comment after
+//!   one.
+//! - An answer begins with `<` and its status, then the headers (`< Warning: …`) and the body. It ends at an empty
+//!   line.
+//! - `# @name x` names a request; `{{x.metadata.name}}` later stands for that field of its answer, `{{x}}` for all of
+//!   it. `@x = value` names a string for the rest of the file. Other lines that begin with `#` are comments.
+//! - `# @user NAME GROUP…` and `# @eventually` are for the tests: the identity of the client, and a request that is
+//!   repeated until its answer is the expected one.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -299,8 +301,9 @@ mod tests {
 
     #[test]
     fn requests_are_read() {
-        let text = "# a comment\n# @name made\nPOST /api/v1/namespaces\nContent-Type: application/json\n\n{\"a\":\n1}\n\n### next\n\n\
-                    GET /api/v1/namespaces/{{made.metadata.name}}\nAccept: {{made.items.1}}\n###\n# nothing\n";
+        let text = "# a comment\n# @name made\nPOST /api/v1/namespaces\nContent-Type: application/json\n\n{\"a\":\n1}\n\n\
+                    ### next\n\nGET /api/v1/namespaces/{{made.metadata.name}}\nAccept: {{made.items.1}}\n\
+                    ###\n# nothing\n";
         let file = File::parse(text).unwrap();
         let read: Vec<&Request> = file.requests().collect();
         assert_eq!(read.len(), 2);
@@ -316,8 +319,9 @@ mod tests {
 
     #[test]
     fn expected_answers_are_read() {
-        let text = "@maps = /maps\n\n### One.\n# @user jane a b\nPOST {{maps}}\n{name: a}\n\nGET {{maps}}/a\n\nb: 1\n\n# why\n\
-                    # @eventually\nPUT {{maps}}\n<\n\n### Two.\nGET {{maps}}\n< 404 not found\n< Warning: a: b\nkind: Status\n\n";
+        let text = "@maps = /maps\n\n### One.\n# @user jane a b\nPOST {{maps}}\n{name: a}\n\nGET {{maps}}/a\n\n\
+                    b: 1\n\n# why\n# @eventually\nPUT {{maps}}\n<\n\n### Two.\nGET {{maps}}\n\
+                    < 404 not found\n< Warning: a: b\nkind: Status\n\n";
         let file = File::parse(text).unwrap();
         assert_eq!(file.names["maps"], "/maps");
         let titles: Vec<&str> = file.cases.iter().map(|case| case.title.as_str()).collect();

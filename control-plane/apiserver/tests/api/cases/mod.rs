@@ -1,8 +1,9 @@
 //! Runs the cases beside this file (`*.http`): each on a server of its own, request by request.
 //!
-//! `testkit::requests` documents the grammar, `testkit::expected` the matching. A body without a Content-Type is YAML, and is
-//! sent as JSON, by PATCH as a merge patch; with a Content-Type it is sent as written. A request without an expected answer
-//! must succeed. `UPDATE_EXPECT=1` writes the answers that were found; `CASES=apply` runs the files whose names contain that.
+//! `testkit::requests` documents the grammar, `testkit::expected` the matching. A body without a Content-Type is YAML,
+//! and is sent as JSON, by PATCH as a merge patch; with a Content-Type it is sent as written. A request without an
+//! expected answer must succeed. `UPDATE_EXPECT=1` writes the answers that were found; `CASES=apply` runs the files
+//! whose names contain that.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
