@@ -15,7 +15,7 @@ pub const SECOND: &str = "first-2";
 pub const POD_PIDS_LIMIT: u32 = 64;
 
 /// The lines of a shell script that fetch pages: `f ADDRESS PORT` prints the last line of a page, or an empty line.
-const FETCH: &str = r#"f() { printf "GET / HTTP/1.0\r\n\r\n" | nc -w 5 $1 $2 2>/dev/null | tail -n 1; echo; }"#;
+const FETCH: &str = r#"f() { printf "GET / HTTP/1.0\r\n\r\n" | nc -w 20 $1 $2 2>/dev/null | tail -n 1; echo; }"#;
 
 #[derive(Default)]
 pub struct Clusters {
@@ -90,7 +90,7 @@ spec:
   - name: web
     image: {IMAGE}
     command: [sh, -c, 'hostname > /www/index.html; exec httpd -f -p 80 -h /www']
-    readinessProbe: {{httpGet: {{port: 80}}, periodSeconds: 1}}
+    readinessProbe: {{httpGet: {{port: 80}}, periodSeconds: 1, timeoutSeconds: 60, failureThreshold: 60}}
 {sctp}"#,
         sctp = sctp_container()
     )

@@ -78,16 +78,23 @@ fn run_test(test: &Test, clusters: &Clusters, counts: &mut Counts) {
         let must_run = std::env::var_os("NOTHING_SKIPPED").is_some();
         let verdict = if must_run { "FAILED" } else { "skipped" };
         println!("test {} ... {verdict}: {reason}; `cargo xtask vm` runs it in a virtual machine", test.name);
-        *(if must_run { &mut counts.failed } else { &mut counts.skipped }) += 1;
+        if must_run {
+            counts.failed += 1;
+        } else {
+            counts.skipped += 1;
+        }
         return;
     }
     println!("test {} ... runs", test.name);
     let start = Instant::now();
     let ended = catch_unwind(AssertUnwindSafe(|| (test.run)(clusters)));
-    let verdict = if ended.is_ok() { "ok" } else { "FAILED" };
-    if ended.is_err() {
+    let seconds = start.elapsed().as_secs_f64();
+    if ended.is_ok() {
+        counts.passed += 1;
+        println!("test {} ... ok ({seconds:.0} s)", test.name);
+    } else {
+        counts.failed += 1;
         clusters.print_logs();
+        println!("test {} ... FAILED ({seconds:.0} s)", test.name);
     }
-    println!("test {} ... {verdict} ({:.0} s)", test.name, start.elapsed().as_secs_f64());
-    *(if ended.is_ok() { &mut counts.passed } else { &mut counts.failed }) += 1;
 }
