@@ -16,6 +16,10 @@ pub struct Core {
     pub authorization: Authorization,
     pub metrics: Arc<Metrics>,
     pub started: jiff::Timestamp,
+    /// Cancelled when the shutdown begins: the server is not ready any more, but still serves.
+    pub stopping: CancellationToken,
+    /// Cancelled when no new client is sent to this server any more.
+    pub left: CancellationToken,
     /// Cancelled at shutdown; every watch, stream and task ends with it.
     pub shutdown: CancellationToken,
 }

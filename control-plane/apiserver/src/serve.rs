@@ -73,15 +73,22 @@ impl Server {
     ) -> Result<(), Error> {
         let connections = TaskTracker::new();
         let gate = Gate::new(LIMITS);
+        let drain = CancellationToken::new();
+        let stopped = async {
+            shutdown.cancelled().await;
+            self.announce_shutdown().await;
+        };
+        tokio::pin!(stopped);
         loop {
             let (stream, place) = tokio::select! {
-                () = shutdown.cancelled() => break,
+                () = &mut stopped => break,
                 accepted = gate.accept(&listener) => accepted,
             };
             let local = stream.local_addr().ok().map(|address| address.ip().to_canonical());
             let acceptor = tokio_rustls::TlsAcceptor::from(certificates.tls(local));
-            connections.spawn(Arc::clone(&self).connection(stream, place, acceptor, shutdown.clone()));
+            connections.spawn(Arc::clone(&self).connection(stream, place, acceptor, drain.clone()));
         }
+        drain.cancel();
         // New connections are refused at once; their clients find another server, or this one after its restart.
         drop(listener);
         // Watches would hold their connections open for ever.
@@ -97,7 +104,7 @@ impl Server {
         stream: TcpStream,
         place: Place,
         acceptor: tokio_rustls::TlsAcceptor,
-        shutdown: CancellationToken,
+        drain: CancellationToken,
     ) {
         // A dual-stack socket reports IPv4 addresses as IPv4-mapped IPv6 addresses; no other component writes them so.
         let address = stream.peer_addr().ok().map(|peer| SocketAddr::new(peer.ip().to_canonical(), peer.port()));
@@ -153,7 +160,7 @@ impl Server {
         tokio::select! {
             _ = connection.as_mut() => {}
             () = place.closed() => {}
-            () = shutdown.cancelled() => {
+            () = drain.cancelled() => {
                 connection.as_mut().graceful_shutdown();
                 let _ = connection.await;
             }

@@ -1,6 +1,7 @@
 //! The API server as a value: its parts, and their assembly.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use corten_api::Kind;
 use corten_store::Store;
@@ -29,6 +30,9 @@ use crate::metrics::{AUTHENTICATION_CONFIGURATION, AUTHORIZATION_CONFIGURATION, 
 use crate::proxy::Kubelets;
 use crate::registry::Registry;
 use crate::resource_metrics::Gatherer;
+
+/// The time that a server has to leave the endpoints of the `kubernetes` Service.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The API server. All its state is in the store and in caches of the store.
 pub struct Server {
@@ -102,6 +106,8 @@ impl Server {
                 authorization,
                 metrics,
                 started: jiff::Timestamp::now(),
+                stopping: shutdown.child_token(),
+                left: CancellationToken::new(),
                 shutdown,
             }),
         })
@@ -137,6 +143,14 @@ impl Server {
 
     fn spawn<T>(&self, part: T, run: fn(T, CancellationToken) -> BoxFuture<'static, ()>) {
         self.tasks.spawn(run(part, self.core.shutdown.clone()));
+    }
+
+    /// Announces the shutdown: readiness fails, and the endpoints of the `kubernetes` Service lose this server. Returns
+    /// after the configured delay, in which clients and load balancers notice.
+    pub async fn announce_shutdown(&self) {
+        self.core.stopping.cancel();
+        let _ = tokio::time::timeout(LEAVE_TIMEOUT, self.core.left.cancelled()).await;
+        tokio::time::sleep(self.core.config.shutdown_delay).await;
     }
 
     /// Ends every watch and the feed of the caches. Later requests are answered, but from caches that no longer change.

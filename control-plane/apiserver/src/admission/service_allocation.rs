@@ -1,13 +1,13 @@
 //! Service allocation: cluster IPs and node ports, allocated as long as their Service exists.
 //!
-//! An address is an IPAddress object and a port is a key of its own; both are written in the Service's commit under the
-//! condition that they are absent, so concurrent writes can never give the same one to two Services.
+//! An address is an IPAddress object, which must be absent; all node ports are one bitmap, which must be as it was read.
+//! Both are written in the Service's commit, so concurrent writes can never give the same one to two Services.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use corten_meta::{FieldError, Path, Status, Value};
-use corten_store::{Expect, Op};
+use corten_store::{Expect, NO_LEASE, Op};
 use futures::future::BoxFuture;
 use serde_json::json;
 
@@ -15,12 +15,12 @@ use super::attributes::Attributes;
 use super::operation::Operation;
 use super::plugin::Plugin;
 use super::service_families::{self, strings};
-use crate::allocation::{AddressRange, choose_port, ip_address, random};
+use crate::allocation::{AddressRange, PortBitmap, choose_port, ip_address, random};
+use crate::core::Core;
 use crate::managed_fields::own_created;
+use crate::registry::Unserved;
 use crate::target::Target;
 
-/// The prefix of the keys of allocated node ports, one key each.
-const PORTS: &str = "/registry/ranges/servicenodeports/";
 const TAKEN: &str = "provided port is already allocated";
 
 pub struct ServiceAllocation;
@@ -55,7 +55,12 @@ impl Plugin for ServiceAllocation {
             }
             let addresses = addresses_of(object).into_iter().map(|ip| release_address(target, &ip));
             let mut operations: Vec<Op> = addresses.collect::<Result<_, _>>()?;
-            operations.extend(node_ports_of(object).into_iter().map(release_port));
+            let ports = node_ports_of(object);
+            if !ports.is_empty() {
+                let mut used = UsedPorts::read(target.core).await?;
+                ports.iter().for_each(|port| used.bitmap.set(*port, false));
+                operations.push(used.write(target.core)?);
+            }
             Ok(operations)
         })
     }
@@ -284,28 +289,65 @@ fn release_address(target: &Target<'_>, ip: &str) -> Result<Op, Status> {
     target.core.registry.remove(&resource, "", ip, Expect::Any)
 }
 
-fn release_port(port: u16) -> Op {
-    Op::delete(format!("{PORTS}{port}"), Expect::Any)
+/// The node ports in use, as they were read.
+struct UsedPorts {
+    bitmap: PortBitmap,
+    expect: Expect,
+}
+
+impl UsedPorts {
+    /// Reads the stored bitmap. Without one, or after a change of the range, it is made of the existing Services.
+    async fn read(core: &Core) -> Result<UsedPorts, Status> {
+        let node_ports = Unserved::node_ports();
+        let range = core.config.node_port_range;
+        let found = core.registry.read_unserved(&node_ports, node_ports.path).await?;
+        let expect = found.as_ref().map_or(Expect::Absent, |found| Expect::ModRevision(found.revision));
+        let stored = found.and_then(|found| PortBitmap::parse(range, &found.value));
+        let bitmap = match stored {
+            Some(bitmap) => bitmap,
+            None => {
+                core.registry.caches.fresh().await?;
+                PortBitmap::new(range, ports_of_services(core))
+            }
+        };
+        Ok(UsedPorts { bitmap, expect })
+    }
+
+    /// Returns the operation that writes the changed bitmap.
+    fn write(&self, core: &Core) -> Result<Op, Status> {
+        let node_ports = Unserved::node_ports();
+        core.registry.put_unserved(&node_ports, node_ports.path, &self.bitmap.object(), self.expect, NO_LEASE)
+    }
+}
+
+fn ports_of_services(core: &Core) -> BTreeSet<u16> {
+    let services = core.registry.cached_list("", "v1", "services", "");
+    services.iter().flat_map(|service| node_ports_of(&service.value())).collect()
 }
 
 async fn allocate_ports(a: &mut Attributes<'_>) -> Result<(), Status> {
     let held = a.old.as_deref().map(node_ports_of).unwrap_or_default();
+    if held.is_empty() && !may_have_ports(&a.object) && !needs_health_port(&a.object) {
+        return allocate_health_port(a, &held, &PortBitmap::new(a.target.core.config.node_port_range, []));
+    }
+    let mut used = UsedPorts::read(a.target.core).await?;
     if may_have_ports(&a.object) {
-        choose_ports(a, &held).await?;
+        choose_ports(a, &held, &used.bitmap)?;
     }
-    allocate_health_port(a, &held).await?;
+    allocate_health_port(a, &held, &used.bitmap)?;
     let wanted = node_ports_of(&a.object);
-    let owner = format!("{}/{}", corten_meta::namespace(&a.object), corten_meta::name(&a.object));
-    for port in wanted.difference(&held) {
-        a.companions.push(Op::put(format!("{PORTS}{port}"), owner.clone(), Expect::Absent));
+    if wanted == held {
+        return Ok(());
     }
-    a.companions.extend(held.difference(&wanted).map(|port| release_port(*port)));
+    held.difference(&wanted).for_each(|port| used.bitmap.set(*port, false));
+    wanted.difference(&held).for_each(|port| used.bitmap.set(*port, true));
+    a.companions.push(used.write(a.target.core)?);
     Ok(())
 }
 
 /// Allocates a node port for every port that needs one; ports of the same number with several protocols share theirs.
-async fn choose_ports(a: &mut Attributes<'_>, held: &BTreeSet<u16>) -> Result<(), Status> {
-    let mut used = ports_in_use(a);
+fn choose_ports(a: &mut Attributes<'_>, held: &BTreeSet<u16>, bitmap: &PortBitmap) -> Result<(), Status> {
+    let mut used = node_ports_of(&a.object);
     let mut ports = a.object.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
     let numbers = |ports: &[Value]| -> Vec<(i64, i64)> {
         ports.iter().map(|p| (p["port"].as_i64().unwrap_or(0), p["nodePort"].as_i64().unwrap_or(0))).collect()
@@ -327,7 +369,9 @@ async fn choose_ports(a: &mut Attributes<'_>, held: &BTreeSet<u16>) -> Result<()
         let chosen = if wanted == 0 && a.dry_run {
             untaken_port(chosen_ports.iter().map(|(_, node)| *node), held)
         } else if wanted == 0 {
-            let chosen = choose_port(a.target.core.config.node_port_range, random(), |p| used.contains(&p));
+            let chosen = choose_port(a.target.core.config.node_port_range, random(), |p| {
+                used.contains(&p) || bitmap.contains(p)
+            });
             let chosen =
                 chosen.ok_or_else(|| Status::internal("failed to allocate a nodePort: range is full".to_owned()))?;
             used.insert(chosen);
@@ -335,7 +379,7 @@ async fn choose_ports(a: &mut Attributes<'_>, held: &BTreeSet<u16>) -> Result<()
         } else {
             let is_held = u16::try_from(wanted).is_ok_and(|port| held.contains(&port));
             if !is_held && shared != Some(wanted) {
-                check_port(a, index, wanted).await?;
+                check_port(a, index, wanted, bitmap)?;
             }
             wanted
         };
@@ -359,20 +403,21 @@ fn untaken_port(chosen_ports: impl Iterator<Item = i64>, held: &BTreeSet<u16>) -
     i64::from(i32::try_from(last + 1).unwrap_or(i32::MIN))
 }
 
-async fn allocate_health_port(a: &mut Attributes<'_>, held: &BTreeSet<u16>) -> Result<(), Status> {
+fn allocate_health_port(a: &mut Attributes<'_>, held: &BTreeSet<u16>, bitmap: &PortBitmap) -> Result<(), Status> {
     let needed = needs_health_port(&a.object);
     let port_of = |service: &Value| service.pointer("/spec/healthCheckNodePort").and_then(Value::as_i64).unwrap_or(0);
     let present = port_of(&a.object);
     let kept = a.old.as_deref().map_or(0, port_of);
     if needed && present == 0 {
-        let used = ports_in_use(a);
+        let used = node_ports_of(&a.object);
+        let is_used = |port: u16| used.contains(&port) || bitmap.contains(port);
         let chosen = if kept != 0 {
             Some(kept)
         } else if a.dry_run {
             let ports = a.object.pointer("/spec/ports").and_then(Value::as_array).into_iter().flatten();
             Some(untaken_port(ports.filter_map(|port| port["nodePort"].as_i64()), held))
         } else {
-            choose_port(a.target.core.config.node_port_range, random(), |p| used.contains(&p)).map(i64::from)
+            choose_port(a.target.core.config.node_port_range, random(), is_used).map(i64::from)
         };
         let chosen = chosen.ok_or_else(|| Status::internal("failed to allocate a HealthCheck port".to_owned()))?;
         a.object["spec"]["healthCheckNodePort"] = chosen.into();
@@ -380,7 +425,7 @@ async fn allocate_health_port(a: &mut Attributes<'_>, held: &BTreeSet<u16>) -> R
         let mut ports = a.object.pointer("/spec/ports").and_then(Value::as_array).into_iter().flatten();
         let why = match ports.any(|port| port["nodePort"] == present) {
             true => Some(TAKEN.to_owned()),
-            false => objection(a, present).await?,
+            false => objection(a, present, bitmap),
         };
         if let Some(why) = why {
             let message = format!("failed to allocate requested HealthCheck NodePort {present}: {why}");
@@ -396,31 +441,23 @@ async fn allocate_health_port(a: &mut Attributes<'_>, held: &BTreeSet<u16>) -> R
     Ok(())
 }
 
-fn ports_in_use(a: &Attributes<'_>) -> BTreeSet<u16> {
-    let services = a.target.core.registry.cached_list("", "v1", "services", "");
-    let mut used: BTreeSet<u16> = services.iter().flat_map(|service| node_ports_of(&service.value())).collect();
-    used.extend(node_ports_of(&a.object));
-    used
-}
-
 /// Checks that a requested port is in the range and free.
-async fn check_port(a: &Attributes<'_>, index: usize, port: i64) -> Result<(), Status> {
+fn check_port(a: &Attributes<'_>, index: usize, port: i64, bitmap: &PortBitmap) -> Result<(), Status> {
     let path = Path::root("spec").child("ports").index(index).child("nodePort");
-    let why = objection(a, port).await?;
+    let why = objection(a, port, bitmap);
     why.map_or(Ok(()), |why| Err(invalid(a, FieldError::invalid(&path, port, why))))
 }
 
 /// Returns the reason why a requested port cannot be allocated.
-async fn objection(a: &Attributes<'_>, port: i64) -> Result<Option<String>, Status> {
+fn objection(a: &Attributes<'_>, port: i64, bitmap: &PortBitmap) -> Option<String> {
     let (first, last) = a.target.core.config.node_port_range;
     // Upstream checks the range only when it allocates the port.
     if !a.dry_run && !(i64::from(first)..=i64::from(last)).contains(&port) {
         let range = format!("The range of valid ports is {first}-{last}");
-        return Ok(Some(format!("provided port is not in the valid range. {range}")));
+        return Some(format!("provided port is not in the valid range. {range}"));
     }
-    let key = format!("{PORTS}{port}");
-    let (_, taken) = a.target.core.registry.store.get(key.as_bytes()).await.map_err(crate::registry::store_status)?;
-    Ok(taken.map(|_| TAKEN.to_owned()))
+    let is_taken = u16::try_from(port).is_ok_and(|port| bitmap.contains(port));
+    is_taken.then(|| TAKEN.to_owned())
 }
 
 #[cfg(test)]

@@ -1,15 +1,17 @@
 //! Allocation of cluster IPs and node ports. Pure: the taken ones, and randomness, come in as arguments.
 //!
-//! The choice is only a proposal. The store makes it exclusive: each address is an IPAddress object, each port a key,
-//! written together with its Service and only if absent.
+//! The choice is only a proposal. The store makes it exclusive: each address is an IPAddress object that must be absent,
+//! all ports are one bitmap that must be unchanged, and both are written together with their Service.
 
 mod addresses;
+mod bitmap;
 mod ports;
 
 use corten_meta::Value;
 use serde_json::json;
 
 pub use addresses::AddressRange;
+pub use bitmap::PortBitmap;
 pub use ports::choose_port;
 
 /// Returns a random number for the choices below.

@@ -1,5 +1,6 @@
-//! The `kubernetes` Service: pods reach the API by it, at the endpoints that this server advertises.
+//! The `kubernetes` Service: pods reach the API by it, at the endpoints that the servers advertise.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use corten_meta::quote::quote;
@@ -7,31 +8,57 @@ use corten_meta::{Status, Value};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::Wanted;
+use super::{Wanted, server_addresses};
 use crate::allocation::{AddressRange, ip_address};
 use crate::config::Config;
 use crate::core::Core;
+use crate::error::Error;
 
 /// The interval of checking the Service without events; upstream's.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Restores the Service until shutdown: after a `kubectl delete services --all` no pod would reach the API.
+/// Restores the Service until shutdown: after a `kubectl delete services --all` no pod would reach the API. Then
+/// removes this server from its endpoints.
 pub async fn keep(core: &Core, shutdown: &CancellationToken) {
     let Some(mut services) = core.registry.cache("", "v1", "services").map(|cache| cache.changes()) else { return };
     let mut tick = tokio::time::interval(INTERVAL);
     loop {
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            changed = services.changed() => if changed.is_err() { return },
-            _ = tick.tick() => {}
+        let is_due = tokio::select! {
+            () = shutdown.cancelled() => break,
+            () = core.stopping.cancelled() => break,
+            changed = services.changed() => {
+                if changed.is_err() {
+                    break;
+                }
+                false
+            }
+            _ = tick.tick() => true,
+        };
+        if is_due && let Err(status) = server_addresses::renew(core).await {
+            tracing::warn!(error = status.message, "the address of this server could not be renewed");
         }
         if let Err(error) = super::restore_service(core).await {
             tracing::warn!(%error, "the kubernetes Service could not be restored");
         }
     }
+    leave(core).await;
+    core.left.cancel();
 }
 
-pub fn wanted(config: &Config) -> Result<Vec<Wanted>, Status> {
+/// Removes this server from the endpoints, unless it is the last one.
+async fn leave(core: &Core) {
+    let removed = server_addresses::remove(core).await.map_err(|status| Error::Bootstrap(status.message));
+    let restored = match removed {
+        Ok(()) if core.registry.store.is_shared() => super::restore_service(core).await,
+        removed => removed,
+    };
+    if let Err(error) = restored {
+        tracing::warn!(%error, "this server could not be removed from the endpoints of the kubernetes Service");
+    }
+}
+
+/// Returns the Service, its address and its endpoints, which are the servers at these addresses.
+pub fn wanted(config: &Config, servers: &[IpAddr]) -> Result<Vec<Wanted>, Status> {
     let ranges = AddressRange::parse_list(&config.service_cidr)
         .ok_or_else(|| Status::internal(format!("{} is not a CIDR", quote(&config.service_cidr))))?;
     let range = ranges[0];
@@ -49,16 +76,20 @@ pub fn wanted(config: &Config) -> Result<Vec<Wanted>, Status> {
             "ports": [{ "name": "https", "port": 443, "protocol": "TCP", "targetPort": config.port }],
         },
     });
-    let address = config.advertise_address.to_string();
+    let addresses: Vec<Value> = servers.iter().map(|ip| json!({ "ip": ip.to_string() })).collect();
     let endpoints = json!({
         "metadata": { "name": "kubernetes", "namespace": "default",
                       "labels": { "endpointslice.kubernetes.io/skip-mirror": "true" } },
-        "subsets": [{ "addresses": [{ "ip": address }], "ports": [{ "name": "https", "port": config.port, "protocol": "TCP" }] }],
+        "subsets": [{ "addresses": addresses, "ports": [{ "name": "https", "port": config.port, "protocol": "TCP" }] }],
     });
+    // A slice has addresses of one family.
+    let family_of_servers = |ip: &&IpAddr| ip.is_ipv4() == config.advertise_address.is_ipv4();
+    let ready = |ip: &IpAddr| json!({ "addresses": [ip.to_string()], "conditions": { "ready": true } });
+    let in_slice: Vec<Value> = servers.iter().filter(family_of_servers).map(ready).collect();
     let slice = json!({
         "metadata": { "name": "kubernetes", "namespace": "default", "labels": { "kubernetes.io/service-name": "kubernetes" } },
         "addressType": if config.advertise_address.is_ipv4() { "IPv4" } else { "IPv6" },
-        "endpoints": [{ "addresses": [address], "conditions": { "ready": true } }],
+        "endpoints": in_slice,
         "ports": [{ "name": "https", "port": config.port, "protocol": "TCP" }],
     });
     let mut address_object = ip_address(&ip, "default", "kubernetes", jiff::Timestamp::now());
@@ -76,7 +107,7 @@ pub fn wanted(config: &Config) -> Result<Vec<Wanted>, Status> {
     ])
 }
 
-/// Restores the fields of this server's address.
+/// Restores the fields of the servers' addresses.
 fn repair(present: &Value, wanted: &Value, fields: &[&str]) -> Option<Value> {
     let mut object = present.clone();
     for field in fields {

@@ -9,9 +9,10 @@ pub mod identity;
 pub mod kubernetes_service;
 mod objects;
 mod resource_metrics;
+mod server_addresses;
 
 use corten_meta::{Status, Value};
-use corten_store::{Expect, Op, Outcome};
+use corten_store::{Expect, Op, Outcome, Range};
 use serde_json::json;
 
 use crate::authorization::bootstrap_policy;
@@ -61,8 +62,20 @@ impl Wanted {
 /// The maximum number of attempts against another server that bootstraps the same store.
 const ATTEMPTS: usize = 5;
 
+/// The prefix of the keys by which earlier versions kept node ports, one each.
+const FORMER_PORTS: &str = "/registry/ranges/servicenodeports/";
+
+/// Removes the keys of node ports: the ports are one object now, which is made of the existing Services.
+async fn remove_former_ports(core: &Core) -> Result<(), Error> {
+    let prefix = core.registry.caches.root().key(FORMER_PORTS);
+    let found = core.registry.store.range(Range::prefix(prefix.as_bytes()).keys_only()).await?;
+    let operations = found.entries.into_iter().map(|entry| Op::delete(entry.key, Expect::Any)).collect();
+    commit(core, operations).await.map(drop)
+}
+
 /// Writes the missing objects.
 pub async fn run(core: &Core) -> Result<(), Error> {
+    remove_former_ports(core).await?;
     for _ in 0..ATTEMPTS {
         let operations = plan(core).await.map_err(|status| Error::Bootstrap(status.message))?;
         if commit(core, operations).await? {
@@ -97,15 +110,22 @@ pub async fn restore_mandatory(core: &Core) -> Result<(), Error> {
     Ok(())
 }
 
-/// Restores the `kubernetes` Service, its address and endpoints, if a client deleted them. Existing objects stay as
-/// they are: another server of the same cluster may have written them.
+/// Restores the `kubernetes` Service, its address and endpoints, if a client deleted them, and the endpoints if servers
+/// came or went. A server alone leaves existing objects as they are.
 pub async fn restore_service(core: &Core) -> Result<(), Error> {
     let status = |status: Status| Error::Bootstrap(status.message);
-    let wanted = kubernetes_service::wanted(&core.config).map_err(status)?;
-    let wanted = wanted.into_iter().map(|one| one.repaired_by(|_, _| None)).collect();
+    let addresses = server_addresses::list(core).await.map_err(status)?;
+    // That no server has an address is an error of the store's state, and never a reason to cut off all clients.
+    if addresses.is_empty() {
+        return Ok(());
+    }
+    let mut wanted = kubernetes_service::wanted(&core.config, &addresses).map_err(status)?;
+    if !core.registry.store.is_shared() {
+        wanted = wanted.into_iter().map(|one| one.repaired_by(|_, _| None)).collect();
+    }
     let operations = operations(core, wanted).await.map_err(status)?;
     if !operations.is_empty() {
-        // If another server wrote first, the objects exist.
+        // If another server wrote first, the next round compares with what it wrote.
         core.registry.store.commit(operations).await?;
     }
     Ok(())
@@ -122,7 +142,8 @@ async fn plan(core: &Core) -> Result<Vec<Op>, Status> {
     if core.config.kubelet.is_some() {
         wanted.extend(resource_metrics::wanted());
     }
-    wanted.extend(kubernetes_service::wanted(&core.config)?);
+    server_addresses::renew(core).await?;
+    wanted.extend(kubernetes_service::wanted(&core.config, &server_addresses::list(core).await?)?);
     operations(core, wanted).await
 }
 

@@ -18,8 +18,9 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
+use bytes::Bytes;
 use corten_api::Kind;
-use corten_meta::{Header, Object, Status};
+use corten_meta::{Header, Object, Status, Value};
 use corten_store::{Entry, EventKind, Range, Revision, Store};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -371,13 +372,22 @@ impl Caches {
 
     /// Decrypts and parses the object of an entry.
     pub async fn decode(&self, kind: &Kind, entry: &Entry) -> Result<Object, Error> {
-        let key = || String::from_utf8_lossy(&entry.key).into_owned();
+        let plain = self.open(kind, entry).await?;
+        self.format().decode(kind, plain, entry.mod_revision).map_err(|reason| unreadable(entry, reason))
+    }
+
+    /// Decrypts and parses an entry as it is, without defaults.
+    pub async fn decode_value(&self, kind: &Kind, entry: &Entry) -> Result<Value, Error> {
+        let plain = self.open(kind, entry).await?;
+        self.format().decode_value(kind, &plain).map_err(|reason| unreadable(entry, reason))
+    }
+
+    async fn open(&self, kind: &Kind, entry: &Entry) -> Result<Bytes, Error> {
         let transformer = &self.sources.transformer;
         transformer.learn(kind, &entry.value).await;
         let opened = transformer.open(kind, &entry.key, &entry.value);
-        let opened = opened.map_err(|reason| Error::Sealed { key: key(), reason })?;
-        let decoded = self.format().decode(kind, opened.plain, entry.mod_revision);
-        decoded.map_err(|reason| Error::Object { key: key(), reason })
+        let key = || String::from_utf8_lossy(&entry.key).into_owned();
+        opened.map(|opened| opened.plain).map_err(|reason| Error::Sealed { key: key(), reason })
     }
 
     /// Returns the cache of a key, and the rest of the key. Prefixes have one or two segments.
@@ -390,6 +400,10 @@ impl Caches {
         // The name is the end of the key, whatever its root is.
         found.map(|(cache, at)| (cache, &key[key.len() - (declared.len() - at - 1)..]))
     }
+}
+
+fn unreadable(entry: &Entry, reason: String) -> Error {
+    Error::Object { key: String::from_utf8_lossy(&entry.key).into_owned(), reason }
 }
 
 /// Returns upstream's error for a resourceVersion that is still in the future.

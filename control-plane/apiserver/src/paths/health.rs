@@ -137,7 +137,7 @@ fn check(server: &Server, name: &str) -> Result<(), String> {
         KMS => server.core.registry.transformer.health().unwrap_or(Ok(())),
         ETCD => store(server, false),
         ETCD_READINESS => store(server, true),
-        "shutdown" if server.core.shutdown.is_cancelled() => Err("process is shutting down".to_owned()),
+        "shutdown" if server.core.stopping.is_cancelled() => Err("process is shutting down".to_owned()),
         n if (n.starts_with("poststarthook/") || n == "autoregister-completion") && !server.health.is_ready() => {
             Err("not finished".to_owned())
         }

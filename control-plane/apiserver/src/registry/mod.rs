@@ -10,6 +10,7 @@ mod converted_objects;
 mod lease;
 mod resource;
 mod table;
+mod unserved;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -34,6 +35,7 @@ use lease::EventLease;
 pub use resource::{Resource, Stored};
 pub use table::Resources;
 use table::{hubs, table};
+pub use unserved::Unserved;
 
 /// The result of one write attempt.
 pub enum Written {

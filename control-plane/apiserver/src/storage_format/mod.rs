@@ -52,19 +52,24 @@ impl StorageFormat {
 
     /// Returns the object of a stored form.
     pub fn decode(&self, kind: &Kind, stored: Bytes, revision: u64) -> Result<Object, String> {
-        let value = if stored.starts_with(PROTOBUF) {
-            self.protobuf(kind, &stored)?
-        } else if !self.is_shared {
+        if !self.is_shared && !stored.starts_with(PROTOBUF) {
             return Object::parse(stored, revision).map_err(|e| e.to_string());
-        } else {
-            corten_meta::codec::decode_yaml(&stored).map_err(|e| e.to_string())?
-        };
+        }
+        let value = self.decode_value(kind, &stored)?;
         let mut object = Object::from_value(&self.current(kind, value), revision).map_err(|e| e.to_string())?;
         // The marker of a custom resource that is stored without its defaults; upstream ends every object with it.
         if kind.is_custom() && stored.last() == Some(&b'\n') {
             object.bytes = [&object.bytes, b"\n".as_slice()].concat().into();
         }
         Ok(object)
+    }
+
+    /// Returns the value of a stored form as it is.
+    pub fn decode_value(&self, kind: &Kind, stored: &[u8]) -> Result<Value, String> {
+        match stored.starts_with(PROTOBUF) {
+            true => self.protobuf(kind, stored),
+            false => corten_meta::codec::decode_yaml(stored).map_err(|e| e.to_string()),
+        }
     }
 
     fn protobuf(&self, kind: &Kind, stored: &[u8]) -> Result<Value, String> {

@@ -394,7 +394,10 @@ impl<'a> Change<'a> {
         new: &Value,
         mut companions: Vec<Op>,
     ) -> Result<Option<Updated>, Status> {
-        companions.extend(scope.admission.released(scope, new).await?);
+        let released = scope.admission.released(scope, new).await?;
+        // A release that the update planned is part of that of the whole object.
+        companions.retain(|op| released.iter().all(|other| other.key() != op.key()));
+        companions.extend(released);
         let registry = &scope.core.registry;
         let erased = registry.erase(scope.resource, scope.namespace, scope.name, current.revision, companions).await?;
         Ok(erased.map(|_| Updated::Deleted(Arc::new(object))))

@@ -24,6 +24,9 @@ use crate::verb::Verb;
 
 /// The limit of tries of a create with another generated name, or with other addresses.
 const ATTEMPTS: usize = 32;
+/// The attempts against other writers of a companion; each is lost to a writer that got through, as in upstream's
+/// allocators.
+const COMPANION_ATTEMPTS: usize = 1000;
 
 /// Makes the object of a create: once for every attempt, of which there is nearly always one.
 pub type Make<'a> = dyn Fn() -> Result<Value, Status> + Send + Sync + 'a;
@@ -49,7 +52,7 @@ struct Encoded {
 
 /// Creates an object: normalise → default → own fields → admit → validate → encode → commit.
 pub async fn create_object(scope: &Scope<'_>, make: &Make<'_>, ownership: Ownership) -> Result<Arc<Object>, Status> {
-    for attempt in 1..=ATTEMPTS {
+    for attempt in 1..=COMPANION_ATTEMPTS {
         let mut new = make()?;
         let normalised = normalise(scope, &mut new)?;
         let has_lost_empty = default_and_own(scope, &mut new, ownership, normalised.is_unclear);
@@ -66,8 +69,7 @@ pub async fn create_object(scope: &Scope<'_>, make: &Make<'_>, ownership: Owners
             Written::Done(object) => return keep(scope, object).await,
             Written::Conflict if can_change_name => {}
             Written::Conflict => return Err(conflict(scope, &bytes).await?),
-            Written::CompanionConflict if attempt < ATTEMPTS => drop(registry.caches.fresh().await?),
-            Written::CompanionConflict => return Err(server_busy(scope)),
+            Written::CompanionConflict => drop(registry.caches.fresh().await?),
         }
     }
     Err(server_busy(scope))
