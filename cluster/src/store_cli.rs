@@ -17,7 +17,7 @@ pub enum Etcd {
 #[derive(Debug, Clone, Args)]
 pub struct Check {
     /// A snapshot file, as `etcdctl snapshot save` writes it, or the client URLs of etcd, separated by commas.
-    #[arg(value_name = "SNAPSHOT|ENDPOINTS")]
+    #[arg(value_name = "SOURCE")]
     pub source: String,
     #[command(flatten)]
     pub tls: EtcdTls,
