@@ -82,7 +82,7 @@ pub(super) fn validate_containers(pod: &At<'_>, errors: &mut Errors) {
 }
 
 fn validate_user(user: &At<'_>, errors: &mut Errors) {
-    rules::check(".core.v1.LinuxContainerUser", &user, errors);
+    rules::check(".core.v1.LinuxContainerUser", user, errors);
 }
 
 /// Validates the health of devices; skips a container that the pod does not have.

@@ -2,11 +2,10 @@
 //!
 //! `schema/validation.tbl` has a section for every type with rules. It is compiled once, at first use, to checks that
 //! know their fields and words; a rule that is more than a fact of a field is a function that a line names (see
-//! [`code`]). An object is validated by a walk over the sections of its types. An absent field whose rules all accept
+//! `rule_code.rs`). An object is validated by a walk over the sections of its types. An absent field whose rules all accept
 //! that is skipped before its path is made.
 
 mod check;
-mod code;
 mod parse;
 
 use std::collections::{BTreeSet, HashMap};
@@ -31,7 +30,7 @@ pub(crate) struct Site<'s, 'a> {
 
 /// A rule in code, named by the table.
 #[derive(Clone, Copy)]
-enum Code {
+pub(crate) enum Code {
     /// A rule of a value, also of an absent one.
     At(fn(&At<'_>, &mut Errors)),
     /// A rule of a value that is set.
@@ -82,12 +81,12 @@ enum Test {
 type Seen<'a> = BTreeSet<(*const Check, &'a str)>;
 
 /// All sections; they refer to each other by their place.
-struct Table {
+pub(crate) struct Table {
     sections: Vec<Section>,
-    places: HashMap<&'static str, usize>,
+    pub(crate) places: HashMap<&'static str, usize>,
 }
 
-static TABLE: LazyLock<Table> = LazyLock::new(|| parse::parse(include_str!("../../schema/validation.tbl")));
+pub(crate) static TABLE: LazyLock<Table> = LazyLock::new(|| parse::parse(include_str!("../../schema/validation.tbl")));
 
 /// Returns the errors of an object by a section of the table; `old` is what it replaces, if its rules depend on it. A
 /// section that the table does not have finds no errors.
@@ -178,7 +177,8 @@ impl<'a> Walk<'a> {
                 }
                 Check::Once { skips_empty } => {
                     let text = site.at.text();
-                    if !(*skips_empty && text.is_empty()) && !seen.insert((check, text)) {
+                    let is_seen = !(*skips_empty && text.is_empty());
+                    if is_seen && !seen.insert((check, text)) {
                         errors.push(corten_meta::FieldError::duplicate(&site.at.path, text));
                     }
                 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use corten_meta::names::inclusive_range_message;
 
 use super::check::{Check, Needs, Refusal, When, format, shared};
-use super::{Condition, Line, Section, Table, Test, code};
+use super::{Condition, Line, Section, Table, Test};
 use crate::schema::{FieldType, Type, schema};
 
 /// Compiles the table; sections are numbered first, so that one may refer to a later one.
@@ -155,7 +155,7 @@ impl Parser<'_> {
 
     fn check(&mut self, word: &'static str, of: Option<(&'static FieldType, bool)>) -> Check {
         if let Some(name) = word.strip_prefix(':') {
-            return Check::Code(code::find(name).unwrap_or_else(|| self.fail("the rule has no code")));
+            return Check::Code(crate::rule_in_code(name).unwrap_or_else(|| self.fail("the rule has no code")));
         }
         if let Some(part) = word.strip_prefix('.') {
             return Check::Struct { place: self.place(of, part), by_value: of.is_none_or(|(_, by_value)| by_value) };
