@@ -189,7 +189,8 @@ async fn objects_are_stored_where_and_as_upstream_stores_them() {
     let older = json!({ "apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler",
         "metadata": { "name": "h", "namespace": "default", "uid": "1" },
         "spec": { "scaleTargetRef": { "kind": "Deployment", "name": "d" }, "maxReplicas": 3 } });
-    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: from-yaml, namespace: default, uid: '2'}\ndata: {a: b}\n";
+    let yaml =
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: from-yaml, namespace: default, uid: '2'}\ndata: {a: b}\n";
     for (key, value) in [
         ("/registry/horizontalpodautoscalers/default/h", older.to_string()),
         ("/registry/configmaps/default/from-yaml", yaml.to_owned()),
