@@ -1,4 +1,4 @@
-//! The flags of the API server that say where and how objects are stored. Their names are upstream's.
+//! The flags of the API server for the place and the form of stored objects. Their names are upstream's.
 //!
 //! Without them the store is embedded, in the data directory.
 

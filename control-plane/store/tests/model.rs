@@ -316,7 +316,7 @@ impl Pair {
         let expected = self.model.commit(&list, !is_etcd);
         match (self.store().commit(list).await, expected) {
             (Ok(outcome), Ok(expected)) => assert_eq!(outcome, expected),
-            // etcd does not tell which lease it misses.
+            // etcd does not report which lease it misses.
             (Err(Error::LeaseNotFound(id)), Err(missing)) => assert!(is_etcd || id == missing[0]),
             (outcome, expected) => panic!("{outcome:?} instead of {expected:?}"),
         }

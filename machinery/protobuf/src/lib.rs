@@ -50,7 +50,7 @@ pub fn object(bytes: &[u8], schema: &str) -> Result<Value, Error> {
     Ok(value)
 }
 
-/// The type that a body says it has.
+/// The type of a body, by its envelope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TypeMeta {
     pub api_version: String,

@@ -22,7 +22,11 @@ pub async fn reconcile(registry: &Registry, announced: BTreeSet<(String, String)
     let mut operations: Vec<Op> = Vec::new();
     for (group, version) in &served {
         if registry.cached(GROUP, "v1", PLURAL, "", &format!("{version}.{group}")).is_none() {
-            let object = api_service(group, version);
+            let mut object = api_service(group, version);
+            if registry.store.is_shared() && registry.built_in_custom().any(|kind| kind.group == *group) {
+                // Upstream's servers on the same store delete the managed APIServices of groups that they do not serve.
+                object["metadata"]["labels"] = json!({});
+            }
             operations.push(registry.put(&resource, &object, Expect::Absent).await?.0);
         }
     }

@@ -37,6 +37,8 @@ fn config(number: u8, key: &str) -> Config {
         service_account_keys: vec![key.to_owned()],
         encryption_key: Some([3; 32]),
         storage_media_type: StorageMediaType::Protobuf,
+        // No controller makes the account of a namespace here.
+        disabled_admission_plugins: vec!["ServiceAccount".to_owned()],
         ..Config::default()
     }
 }
@@ -96,7 +98,7 @@ async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_server_shows_at_once_what_another_was_told() {
+async fn a_server_shows_the_writes_of_another_at_once() {
     let Some(cluster) = EtcdCluster::start(1) else { return };
     let key = key();
     let one = ApiServer::start(&cluster, config(1, &key)).await;
@@ -187,24 +189,25 @@ async fn objects_are_stored_where_and_as_upstream_stores_them() {
     let older = json!({ "apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler",
         "metadata": { "name": "h", "namespace": "default", "uid": "1" },
         "spec": { "scaleTargetRef": { "kind": "Deployment", "name": "d" }, "maxReplicas": 3 } });
-    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: y, namespace: default, uid: '2'}\ndata: {a: b}\n";
+    let yaml =
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: from-yaml, namespace: default, uid: '2'}\ndata: {a: b}\n";
     for (key, value) in [
         ("/registry/horizontalpodautoscalers/default/h", older.to_string()),
-        ("/registry/configmaps/default/y", yaml.to_owned()),
+        ("/registry/configmaps/default/from-yaml", yaml.to_owned()),
     ] {
         store.commit(vec![Op::put(key, value, Expect::Absent)]).await.unwrap();
     }
     let scaler = server.get("/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers/h").await;
     assert_eq!(scaler["spec"]["minReplicas"], 1, "it has its defaults: {scaler}");
-    assert_eq!(server.get("/api/v1/namespaces/default/configmaps/y").await["data"]["a"], "b");
+    assert_eq!(server.get("/api/v1/namespaces/default/configmaps/from-yaml").await["data"]["a"], "b");
     // A change of such an object is written in today's form.
     let change = json!({ "metadata": { "labels": { "l": "1" } } });
-    let patch = http::Request::patch("/api/v1/namespaces/default/configmaps/y")
+    let patch = http::Request::patch("/api/v1/namespaces/default/configmaps/from-yaml")
         .header("content-type", "application/merge-patch+json")
         .body(change.to_string().into())
         .unwrap();
     assert_eq!(server.admin.call(patch).await.status(), 200);
-    assert!(stored("/registry/configmaps/default/y").await.starts_with(b"k8s\0"));
+    assert!(stored("/registry/configmaps/default/from-yaml").await.starts_with(b"k8s\0"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -19,7 +19,7 @@ pub struct Config {
     pub dial_timeout: Duration,
 }
 
-/// PEM texts of a TLS client.
+/// The PEM strings of a TLS client.
 #[derive(Clone)]
 pub struct Tls {
     /// The CAs that sign the members' certificates.

@@ -1,6 +1,6 @@
 //! The failures of a call to a member, by what the caller may do next.
 //!
-//! etcd tells its errors by the text of the status; the texts are part of its API.
+//! etcd reports its errors by the message of the status; the messages are part of its API.
 
 use std::error::Error as _;
 
@@ -47,14 +47,14 @@ impl Refusal {
 impl Failure {
     /// Classifies the status of a call.
     pub fn of(status: &Status) -> Failure {
-        let text = status.message();
-        let refusal = match text {
+        let message = status.message();
+        let refusal = match message {
             "etcdserver: mvcc: required revision has been compacted" => Some(Refusal::Compacted),
             "etcdserver: mvcc: required revision is a future revision" => Some(Refusal::Future),
             "etcdserver: requested lease not found" => Some(Refusal::LeaseNotFound),
             "etcdserver: lease already exists" => Some(Refusal::LeaseExists),
             "etcdserver: request is too large" => Some(Refusal::TooLarge),
-            _ if text.contains("message larger than max") => Some(Refusal::TooLarge),
+            _ if message.contains("message larger than max") => Some(Refusal::TooLarge),
             _ => None,
         };
         if let Some(refusal) = refusal {
@@ -66,8 +66,8 @@ impl Failure {
             "etcdserver: not capable",
             "etcdserver: rpc not supported for learner",
         ];
-        if NOT_DONE.contains(&text) || is_dial_error(status) {
-            return Failure::NotDone(text.to_owned());
+        if NOT_DONE.contains(&message) || is_dial_error(status) {
+            return Failure::NotDone(message.to_owned());
         }
         match status.code() {
             Code::InvalidArgument
@@ -79,8 +79,8 @@ impl Failure {
             | Code::Unauthenticated
             | Code::Unimplemented
             | Code::ResourceExhausted
-            | Code::DataLoss => Failure::Refused(Refusal::Other(text.to_owned())),
-            _ => Failure::Lost(text.to_owned()),
+            | Code::DataLoss => Failure::Refused(Refusal::Other(message.to_owned())),
+            _ => Failure::Lost(message.to_owned()),
         }
     }
 

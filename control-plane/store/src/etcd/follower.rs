@@ -17,7 +17,7 @@ use crate::{Batch, Error, Event};
 
 /// The time in which a stream answers a request for progress, or delivers anything else. One that does not may be
 /// connected to a member that is stopped.
-const SILENCE: Duration = Duration::from_secs(5);
+const SILENCE: Duration = Duration::from_secs(2);
 /// The pause before a watch is resumed.
 const PAUSE: Duration = Duration::from_millis(50);
 

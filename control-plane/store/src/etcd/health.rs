@@ -24,7 +24,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
         }
         let states = shared.members.check_all().await;
         note_size(&shared, &states);
-        let health = judge(&shared).await;
+        let health = probe(&shared).await;
         shared.health.send_if_modified(|before| {
             let is_new = *before != health;
             *before = health;
@@ -44,7 +44,7 @@ pub(super) fn note_size(shared: &Shared, states: &[StatusResponse]) {
 }
 
 /// Returns whether the cluster answers a quorum read and has no alarm that stops writes.
-async fn judge(shared: &Shared) -> Health {
+async fn probe(shared: &Shared) -> Health {
     if let Err(error) = super::current::read(&shared.members, &shared.health_key).await {
         return Health::Failing { reason: error.to_string().into() };
     }

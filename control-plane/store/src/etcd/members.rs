@@ -67,6 +67,8 @@ pub(super) struct Members {
     cluster: OnceLock<u64>,
     /// The highest revision that an answer carried.
     revision: AtomicU64,
+    /// Held by the caller that checks the members for all that wait for one.
+    checking: tokio::sync::Mutex<()>,
 }
 
 /// A call with the history of its attempts.
@@ -109,7 +111,13 @@ impl Members {
         let all = config.endpoints.iter().map(member).collect::<Result<Vec<_>, Error>>()?;
         // Several servers begin at different members.
         let preferred = AtomicUsize::new(uuid::Uuid::new_v4().as_u128() as usize % all.len());
-        Ok(Members { all, preferred, cluster: OnceLock::new(), revision: AtomicU64::new(0) })
+        Ok(Members {
+            all,
+            preferred,
+            cluster: OnceLock::new(),
+            revision: AtomicU64::new(0),
+            checking: Default::default(),
+        })
     }
 
     /// Returns the highest revision that an answer carried.
@@ -169,21 +177,14 @@ impl Members {
 
     /// Returns a member that is up; checks all of them until one is.
     pub async fn ready(&self, deadline: Instant) -> Result<&Member, Error> {
+        let mut reason = "etcdserver: no leader".to_owned();
         loop {
             if let Some(member) = self.up() {
                 return Ok(member);
             }
-            let mut reason = "etcdserver: no leader".to_owned();
-            let mut checks: FuturesUnordered<_> = self.all.iter().map(|member| self.check(member)).collect();
-            while let Some(checked) = checks.next().await {
-                if self.up().is_some() {
-                    break;
-                }
-                if let Err(status) = checked {
-                    reason = status.message().to_owned();
-                }
+            if let Ok(_checking) = self.checking.try_lock() {
+                reason = self.check_until_up().await.unwrap_or(reason);
             }
-            drop(checks);
             if let Some(member) = self.up() {
                 return Ok(member);
             }
@@ -192,6 +193,19 @@ impl Members {
             }
             tokio::time::sleep(PAUSE).await;
         }
+    }
+
+    /// Checks the members until the first is up. Returns the last error.
+    async fn check_until_up(&self) -> Option<String> {
+        let mut reason = None;
+        let mut checks: FuturesUnordered<_> = self.all.iter().map(|member| self.check(member)).collect();
+        while let Some(checked) = checks.next().await {
+            if self.up().is_some() {
+                break;
+            }
+            reason = checked.err().map(|status| status.message().to_owned()).or(reason);
+        }
+        reason
     }
 
     /// Asks a member for its state, and marks it up or down by the answer.
@@ -311,7 +325,7 @@ mod tests {
 
     #[test]
     fn versions_are_compared_by_their_numbers() {
-        for (text, is_enough) in [
+        for (found, is_enough) in [
             ("3.4.23", false),
             ("3.5.12", false),
             ("3.5.13", true),
@@ -322,7 +336,7 @@ mod tests {
             ("", false),
             ("three", false),
         ] {
-            assert_eq!(version(text).is_some_and(|version| version >= FLOOR), is_enough, "{text}");
+            assert_eq!(version(found).is_some_and(|version| version >= FLOOR), is_enough, "{found}");
         }
     }
     #[tokio::test]
