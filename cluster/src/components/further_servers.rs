@@ -32,42 +32,53 @@ const TOKEN_LIFETIME: SignedDuration = SignedDuration::from_mins(10);
 struct Further {
     cluster: Cluster,
     membership: Membership,
-    admin: Client,
+    /// For a token to join with; none for a server that has joined.
+    admin: Option<Client>,
     directories: Directories,
     namespace: NodeNamespace,
 }
 
-/// Starts the servers beyond the first, and returns their names.
-pub async fn start(
-    cluster: &Cluster,
-    membership: &Membership,
-    admin: &Client,
-    tasks: &mut Tasks,
-) -> Result<Vec<String>> {
+/// Returns the names of the servers beyond the first.
+pub fn names(cluster: &Cluster) -> Vec<String> {
+    (2..=cluster.servers).map(|number| format!("{}-{number}", cluster.node.name)).collect()
+}
+
+/// Starts the servers that have joined, which need none to start: the first has no quorum without them.
+pub async fn start_joined(cluster: &Cluster, membership: &Membership, tasks: &mut Tasks) -> Result<()> {
+    start(cluster, membership, None, tasks).await
+}
+
+/// Starts the servers that are still to join, by tokens of the first.
+pub async fn start_new(cluster: &Cluster, membership: &Membership, admin: &Client, tasks: &mut Tasks) -> Result<()> {
+    start(cluster, membership, Some(admin), tasks).await
+}
+
+async fn start(cluster: &Cluster, membership: &Membership, admin: Option<&Client>, tasks: &mut Tasks) -> Result<()> {
     let namespaces = further_nodes::of_cluster(cluster)?;
-    let mut names = Vec::new();
-    for number in 2..=cluster.servers {
-        let name = format!("{}-{number}", cluster.node.name);
+    for (index, name) in names(cluster).into_iter().enumerate() {
         let directories = cluster.node.directories.node(&name);
+        let has_joined = directory(&directories).join("joined.json").exists();
+        if has_joined == admin.is_some() {
+            continue;
+        }
         if let Some(stray) = instance::running(&directories)? {
             // A server of a process that was killed: its successor takes over the containers.
             instance::stop(stray, Duration::from_secs(20))?;
         }
-        let addresses = namespaces.addresses(usize::from(number) - 2)?;
+        let addresses = namespaces.addresses(index)?;
         let namespace = namespace_node::create(&namespaces, &name, &addresses)
             .await
             .with_context(|| format!("the network namespace of server {name} cannot be made"))?;
         let further = Further {
             cluster: cluster.clone(),
             membership: membership.clone(),
-            admin: admin.clone(),
+            admin: admin.cloned(),
             directories,
             namespace,
         };
         tasks.spawn("server", further.supervise(tasks.shutdown()));
-        names.push(name);
     }
-    Ok(names)
+    Ok(())
 }
 
 impl Further {
@@ -116,8 +127,10 @@ impl Further {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        if !directory(&self.directories).join("joined.json").exists() {
-            self.join(&mut command).await?;
+        if let Some(admin) = &self.admin
+            && !directory(&self.directories).join("joined.json").exists()
+        {
+            self.join(admin, &mut command).await?;
         }
         // SAFETY: setns is async-signal-safe, and nothing is allocated between fork and exec.
         unsafe {
@@ -130,7 +143,7 @@ impl Further {
     }
 
     /// Gives the server a token to join with.
-    async fn join(&self, command: &mut Command) -> Result<()> {
+    async fn join(&self, admin: &Client, command: &mut Command) -> Result<()> {
         let node = &self.cluster.node;
         let expiration = corten_meta::time::now().checked_add(TOKEN_LIFETIME)?;
         let new = sealed::NewToken {
@@ -139,7 +152,7 @@ impl Further {
             expiration: Some(corten_meta::time::rfc3339(expiration)),
             description: Some(format!("for the server {} of this machine", self.namespace.name)),
         };
-        let token = sealed::create(&self.admin, &new).await?;
+        let token = sealed::create(admin, &new).await?;
         let authority = crate::files::read(&node.directories.pki().join("ca.crt"))?;
         command
             .args(["--join", &self.cluster.advertised_url(), "--token", "-"])

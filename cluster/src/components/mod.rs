@@ -53,7 +53,7 @@ pub async fn server(
     progress: Progress,
     shutdown: CancellationToken,
 ) -> Result<()> {
-    // etcd ends after the API server, which writes its last words.
+    // etcd, and further servers with their part of it, end after the API server, which writes its last words.
     let mut ground = Tasks::new(CancellationToken::new());
     let outcome = serve(cluster, membership, progress, &mut ground, shutdown).await;
     ground.shutdown().cancel();
@@ -71,6 +71,9 @@ async fn serve(
     let started = corten_meta::time::now();
     let pki = Arc::new(Pki::open(&cluster.node.directories.pki())?);
     further_nodes::ensure_address(&cluster).await?;
+    if let Some(membership) = &membership {
+        further_servers::start_joined(&cluster, membership, ground).await?;
+    }
     let members = match &membership {
         None => None,
         Some(membership) => tokio::select! {
@@ -104,7 +107,8 @@ async fn serve(
 
     let mut nodes = vec![cluster.node.name.clone()];
     if let Some(membership) = &membership {
-        nodes.extend(further_servers::start(&cluster, membership, &admin, &mut clients).await?);
+        further_servers::start_new(&cluster, membership, &admin, ground).await?;
+        nodes.extend(further_servers::names(&cluster));
     }
     nodes.extend(further_nodes::start(&cluster, &pki, &mut clients).await?);
     let domain = cluster.node.cluster_domain.clone();

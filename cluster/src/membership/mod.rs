@@ -18,6 +18,7 @@ use corten_members::{Binary, Members, State};
 use serde::{Deserialize, Serialize};
 
 use crate::cli;
+use crate::config::node_name;
 use crate::directories::Directories;
 use crate::join::discovery;
 use crate::pki::{Authority, write_private};
@@ -113,7 +114,8 @@ async fn join(server: &str, flags: &cli::Server, directories: &Directories) -> R
     let authority = Authority::parse(bundle.file("etcd-ca.crt")?, bundle.file("etcd-ca.key")?)?;
     let endpoints = endpoints(&cluster.server, &bundle.endpoints);
     let members = Members::new(endpoints.clone(), &member::credentials(&authority)?)?;
-    corten_members::join::inspect(&directory(directories), &members).await?;
+    let name = node_name(flags.node_name.as_deref())?;
+    corten_members::join::inspect(&directory(directories), &name, &members).await?;
 
     preflight::data_directory(directories)?;
     bundle.write_files(&directories.pki())?;

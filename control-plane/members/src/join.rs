@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::client::{List, Member};
+use crate::client::{List, Member, Status};
 use crate::decide::{self, Own, Step};
 use crate::state::{self, State};
 use crate::{Config, Error, Members, Start};
@@ -16,13 +16,18 @@ const JOIN_PATIENCE: Duration = Duration::from_secs(5 * 60);
 const CATCH_UP_PATIENCE: Duration = Duration::from_secs(30 * 60);
 /// The longest time that the others are asked about a member that has its data and could go on without them.
 const RESTART_PATIENCE: Duration = Duration::from_secs(5);
+/// The log entries that a member may lag behind and still count as caught up: some moments of writes.
+const MOST_LAG: u64 = 100;
 /// The pause between two looks at the members.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Checks that a machine may join these members, without a change of anything.
-pub async fn inspect(directory: &Path, members: &Members) -> Result<List, Error> {
+/// Checks that a machine of this name may join these members, without a change of anything.
+pub async fn inspect(directory: &Path, name: &str, members: &Members) -> Result<List, Error> {
     let list = members.list().await?;
     let state = State::read(directory)?.unwrap_or_default();
+    if let Some(other) = list.members.iter().find(|member| member.name == name && member.id != state.member) {
+        refuse_living(members, other.id, &list).await?;
+    }
     if state.cluster != 0 && state.cluster != list.cluster {
         return Err(Error::OtherCluster { endpoint: members.endpoints().join(", ") });
     }
@@ -225,6 +230,9 @@ async fn settled(config: &Config, members: &Members) -> Result<Option<State>, Er
         };
     }
     let list = own_member.list().await?;
+    if lag(&list, &status, members).await > MOST_LAG {
+        return Ok(None);
+    }
     let own = list.members.iter().find(|member| member.id == status.id);
     if own.is_some_and(|own| !own.peer_urls.contains(&config.peer_url())) {
         own_member.update(status.id, &config.peer_url()).await?;
@@ -233,6 +241,19 @@ async fn settled(config: &Config, members: &Members) -> Result<Option<State>, Er
         State { member: status.id, cluster: list.cluster, endpoints: endpoints(config, &list.members), ..state };
     state.write(&config.directory)?;
     Ok(Some(state))
+}
+
+/// Returns the number of log entries that the own member has not applied yet, as the members that answer know.
+async fn lag(list: &List, own: &Status, members: &Members) -> u64 {
+    let others = list.members.iter().filter(|member| member.id != own.id && member.has_started());
+    let mut newest = own.raft_index;
+    for member in others {
+        let asked = tokio::time::timeout(RESTART_PATIENCE, members.at(member.client_urls.clone()).status()).await;
+        if let Ok(Ok(status)) = asked {
+            newest = newest.max(status.raft_index);
+        }
+    }
+    newest.saturating_sub(own.applied_index)
 }
 
 /// Records the members as they are now, so that a restart finds them.

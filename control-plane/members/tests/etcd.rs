@@ -294,8 +294,10 @@ async fn a_machine_of_another_cluster_is_refused() {
     let first = world.first(&one).await;
     let other = world.first(&foreign).await;
     let members = world.members(&[&one]);
-    within(join::inspect(&one.directory, &members)).await.unwrap();
-    let refused = within(join::inspect(&foreign.directory, &members)).await.unwrap_err();
+    within(join::inspect(&one.directory, "one", &members)).await.unwrap();
+    let refused = within(join::inspect(&foreign.directory, "one", &members)).await.unwrap_err();
+    assert!(matches!(refused, Error::NameTaken { .. }), "{refused}");
+    let refused = within(join::inspect(&foreign.directory, "foreign", &members)).await.unwrap_err();
     assert!(matches!(refused, Error::OtherCluster { .. }), "{refused}");
     other.stop().await;
     let refused = within(join::enter(&foreign, &members, true)).await.unwrap_err();

@@ -79,16 +79,20 @@ impl Machine {
 
     /// Joins the links of two machines.
     pub fn cable(&self, other: &Machine) {
+        // Named by the other side, so that a machine may have several.
+        let near = format!("to-{}", other.init);
+        let far = format!("to-{}", self.init);
         // The kernel names the other end: busybox cannot.
-        self.ip("link add cable0 type veth");
+        self.ip(&format!("link add {near} type veth"));
         let links = self.ip("-o link");
-        let end = links.split_whitespace().find_map(|word| word.strip_suffix("@cable0:")).expect("the other end");
-        self.ip(&format!("link set {end} name cable1"));
-        self.ip(&format!("link set cable1 netns {}", other.init));
-        self.ip("link set cable0 master eth0");
-        self.ip("link set cable0 up");
-        other.ip("link set cable1 master eth0");
-        other.ip("link set cable1 up");
+        let mark = format!("@{near}:");
+        let end = links.split_whitespace().find_map(|word| word.strip_suffix(&mark)).expect("the other end");
+        self.ip(&format!("link set {end} name {far}"));
+        self.ip(&format!("link set {far} netns {}", other.init));
+        self.ip(&format!("link set {near} master eth0"));
+        self.ip(&format!("link set {near} up"));
+        other.ip(&format!("link set {far} master eth0"));
+        other.ip(&format!("link set {far} up"));
     }
 
     /// Runs busybox's `ip` in the machine's network, and returns its output.

@@ -94,7 +94,7 @@ impl Caches {
         let caches = Arc::new(Caches { by_prefix, additions, progress, sources, written_headers, unread });
         let revision = caches.load().await?;
         tasks.spawn(Arc::clone(&caches).feed(revision, receiver, tasks.shutdown.clone()));
-        caches.fresh().await.map_err(|status| Error::Bootstrap(status.message))?;
+        caches.caught_up().await.map_err(|status| Error::Bootstrap(status.message))?;
         // A server with the wrong keys must not take the objects that it cannot decrypt for absent.
         match caches.sealed() {
             Some(sealed) => {
@@ -102,6 +102,19 @@ impl Caches {
                 Err(sealed)
             }
             None => Ok(caches),
+        }
+    }
+
+    /// Waits until the feed has replayed the changes since the load, for as long as it advances: a busy machine may need
+    /// longer for a whole window than a read may wait.
+    async fn caught_up(&self) -> Result<(), Status> {
+        let mut reached = self.revision();
+        loop {
+            match self.fresh().await {
+                Ok(_) => return Ok(()),
+                Err(_) if self.revision() > reached => reached = self.revision(),
+                Err(status) => return Err(status),
+            }
         }
     }
 

@@ -1,0 +1,191 @@
+//! Several servers on machines made of namespaces, with a real etcd: they join by one command each, outlive the loss of
+//! one, take a machine of the same name in its place, and let a server go with its Node.
+//!
+//! The tests need root and an etcd (`ETCD_BINARY`, or in the search path), and say so where either is missing.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::Child;
+
+use testkit::cluster::Cluster;
+use testkit::{tools, wait};
+
+const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
+
+/// Returns the etcd to test with; none where there is none, or not as root.
+fn etcd() -> Option<PathBuf> {
+    if !tools::is_root() {
+        eprintln!("skipped: a cluster needs root");
+        return None;
+    }
+    let named = std::env::var_os("ETCD_BINARY").map(PathBuf::from);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let found = runtime.block_on(corten_members::Binary::find(named.as_deref(), std::env::var_os("PATH").as_deref()));
+    match found {
+        Ok(binary) => Some(binary.path),
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+    }
+}
+
+/// An agent that ends with the test.
+struct Agent(Child);
+
+impl Agent {
+    fn start(on: &Cluster, arguments: &[&str]) -> Agent {
+        let log = File::options().create(true).append(true).open(on.scratch().join("agent.log")).unwrap();
+        let mut command = on.corten_command(arguments);
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        Agent(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Returns the words of a printed command after the program.
+fn words(command: &str) -> Vec<&str> {
+    command.split_whitespace().skip(1).collect()
+}
+
+/// Runs `corten` where it must fail, and returns its sentence.
+fn refusal(on: &Cluster, arguments: &[&str]) -> String {
+    let output = on.corten_command(arguments).output().unwrap();
+    assert!(!output.status.success(), "{arguments:?} did not fail");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Makes a machine another server by one command; the flags after the token's are the machine's own.
+fn join(on: &Cluster, from: &Cluster, name: &str, etcd: &str) {
+    let command = from.corten(&["token", "create", "--server", "--print-join-command"]);
+    let printed = words(&command);
+    assert_eq!(printed[0], "server", "{command}");
+    let flags = [&printed[1..], &["--node-name", name, "--etcd-binary", etcd]].concat();
+    on.start(&flags);
+}
+
+/// Waits until the status of a server shows these members as healthy.
+fn members(on: &Cluster, expected: &[&str]) {
+    wait::until(&format!("the members {expected:?}"), wait::BOUND, || {
+        let output = on.corten_command(&["status"]).output().map_err(|error| error.to_string())?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let table = text.lines().skip_while(|line| !line.starts_with("MEMBER ")).skip(1);
+        let rows: Vec<&str> = table.take_while(|line| !line.is_empty()).collect();
+        let is_member = |row: &&&str| row.ends_with("healthy") && !row.contains(" learner ");
+        let names: Vec<&str> = rows.iter().filter(is_member).filter_map(|row| row.split_whitespace().next()).collect();
+        if names == expected && rows.len() == expected.len() { Ok(()) } else { Err(text) }
+    });
+}
+
+#[test]
+fn three_servers_outlive_one_and_take_a_machine_of_its_name_in_its_place() {
+    let Some(etcd) = etcd() else { return };
+    let etcd = etcd.to_str().unwrap();
+    let one = Cluster::machine(CORTEN);
+    one.start(&["--cluster-init", "--node-name", "one", "--etcd-binary", etcd]);
+    members(&one, &["one"]);
+
+    let two = Cluster::machine(CORTEN);
+    one.machine.connect(&two.machine, "10.88.0.3");
+    // Nothing is written on a machine that is refused.
+    let command = one.corten(&["token", "create", "--print-join-command"]);
+    let of_agent = words(&command);
+    let join_flags = |words: &[&str]| {
+        let mut flags = vec!["server", "--etcd-binary", etcd, "--join", "https://10.88.0.2:6443"];
+        flags.extend(words.iter().skip_while(|word| **word != "--token"));
+        flags.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let borrowed = |words: &[String]| words.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+    let with_agents_token = join_flags(&of_agent);
+    let said = refusal(&two, &borrowed(&with_agents_token).split(' ').collect::<Vec<_>>());
+    assert!(said.contains("an agent's token"), "{said}");
+    let command = one.corten(&["token", "create", "--server", "--print-join-command"]);
+    let mut wrong_hash = join_flags(&words(&command));
+    *wrong_hash.last_mut().unwrap() = "sha256:00".to_owned();
+    let said = refusal(&two, &borrowed(&wrong_hash).split(' ').collect::<Vec<_>>());
+    assert!(said.contains("not the one that was pinned"), "{said}");
+    let mut wrong_key = join_flags(&words(&command));
+    let token = wrong_key.iter_mut().find(|word| word.matches('.').count() == 2 && word.len() == 56).unwrap();
+    let last = if token.ends_with('0') { '1' } else { '0' };
+    token.pop();
+    token.push(last);
+    let said = refusal(&two, &borrowed(&wrong_key).split(' ').collect::<Vec<_>>());
+    assert!(said.contains("does not open the cluster's keys"), "{said}");
+    assert!(!two.data_dir().join("pki").exists() && !two.data_dir().join("etcd").exists());
+
+    join(&two, &one, "two", etcd);
+    let three = Cluster::machine(CORTEN);
+    two.machine.connect(&three.machine, "10.88.0.4");
+    join(&three, &two, "three", etcd);
+    members(&one, &["one", "three", "two"]);
+    let endpoints = ["get", "endpointslices", "kubernetes", "-o", "jsonpath={.endpoints[*].addresses[0]}"];
+    two.kubectl_until(&endpoints, |text| text.split_whitespace().count() == 3);
+
+    // An agent that joined through the first server.
+    let agent_machine = Cluster::machine(CORTEN);
+    three.machine.connect(&agent_machine.machine, "10.88.0.5");
+    let named = [&of_agent[..], &["--node-name", "agent"]].concat();
+    let _agent = Agent::start(&agent_machine, &named);
+    two.kubectl_until(&["get", "nodes"], |text| text.matches(" Ready ").count() == 4);
+    let servers = agent_machine.data_dir().join("servers.json");
+    wait::until("the agent's servers", wait::BOUND, || {
+        let text = std::fs::read_to_string(&servers).unwrap_or_default();
+        if text.matches(":6443").count() == 3 { Ok(()) } else { Err(text) }
+    });
+
+    // The first machine dies. Writes go on, and the agent finds another server.
+    one.kill_hard();
+    two.kubectl_until(&["create", "configmap", "written", "--from-literal=after=death"], |text| {
+        text.contains("created")
+    });
+    let lease = ["get", "lease", "-n", "kube-node-lease", "agent", "-o", "jsonpath={.spec.renewTime}"];
+    for _ in 0..2 {
+        let before = two.kubectl_until(&lease, |text| !text.is_empty());
+        two.kubectl_until(&lease, |text| text != before);
+    }
+    three.kubectl_until(&["get", "configmap", "written"], |text| text.contains("written"));
+
+    // Another machine takes its name and its place.
+    let replacement = Cluster::machine(CORTEN);
+    agent_machine.machine.connect(&replacement.machine, "10.88.0.6");
+    join(&replacement, &two, "one", etcd);
+    members(&two, &["one", "three", "two"]);
+    two.kubectl_until(&["get", "nodes"], |text| text.matches(" Ready ").count() == 4);
+
+    // A server leaves with its Node.
+    two.kubectl(&["delete", "node", "three", "--wait=false"]);
+    members(&two, &["one", "two"]);
+    wait::until("the end of the server that was removed", wait::BOUND, || {
+        let output = three.corten_command(&["status"]).output().map_err(|error| error.to_string())?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        if said.contains("removed from the cluster") { Ok(()) } else { Err(said) }
+    });
+}
+
+#[test]
+fn three_servers_on_one_machine_by_one_command() {
+    let Some(etcd) = etcd() else { return };
+    let etcd = etcd.to_str().unwrap();
+    let cluster = Cluster::machine(CORTEN);
+    cluster.start(&["--servers", "3", "--node-name", "one", "--etcd-binary", etcd]);
+    members(&cluster, &["one", "one-2", "one-3"]);
+    cluster.kubectl(&["create", "configmap", "kept", "--from-literal=a=b"]);
+    cluster.corten(&["down"]);
+    let processes = cluster.machine.processes().join("\n");
+    assert!(!processes.contains("etcd"), "{processes}");
+    // The number of servers is kept, and the binary.
+    cluster.start(&["--node-name", "one"]);
+    members(&cluster, &["one", "one-2", "one-3"]);
+    assert!(cluster.kubectl(&["get", "configmap", "kept", "-o", "jsonpath={.data.a}"]).contains('b'));
+    cluster.corten(&["down", "--purge"]);
+    let left = cluster.machine.processes().join("\n");
+    assert!(!left.contains("etcd") && !left.contains("corten"), "{left}");
+}
