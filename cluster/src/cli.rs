@@ -14,6 +14,7 @@ use crate::network_options::NetworkOptions;
 use crate::signing_options::SigningOptions;
 use crate::store_cli::{Etcd, Store};
 use crate::store_options::StoreOptions;
+use crate::user_cli::{Console, Why};
 
 pub use crate::flag_values::{DEFAULT_DATA_DIR, DirectoryFlags, duration};
 
@@ -555,41 +556,6 @@ impl Serving {
         let pair = self.tls_cert_file.as_ref().zip(self.tls_private_key_file.as_ref());
         pair.map(|(certificate, key)| Ok((read(certificate)?, read(key)?))).transpose()
     }
-}
-
-#[derive(Debug, Clone, Args)]
-pub struct Console {
-    /// The kubeconfig file; defaults to $KUBECONFIG or ~/.kube/config.
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig; defaults to the current one.
-    #[arg(long, value_name = "NAME")]
-    pub context: Option<String>,
-    /// The ServiceAccount to sign in as; without it the kubeconfig's own token, or an administrator.
-    #[arg(long, value_name = "NAMESPACE/NAME")]
-    pub service_account: Option<String>,
-    /// The port on 127.0.0.1; defaults to a free one.
-    #[arg(long, value_name = "PORT")]
-    pub port: Option<u16>,
-    /// Print the link, and open no browser.
-    #[arg(long)]
-    pub no_browser: bool,
-}
-
-#[derive(Debug, Clone, Args)]
-pub struct Why {
-    /// The object, as `KIND/NAME`: pod/web, deployment/web, pvc/data, service/web, node/n1, ns/old. A name alone is a pod's.
-    #[arg(value_name = "OBJECT")]
-    pub object: String,
-    /// The object's namespace.
-    #[arg(short, long, default_value = "default", value_name = "NAME")]
-    pub namespace: String,
-    /// The kubeconfig file; defaults to $KUBECONFIG or ~/.kube/config.
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
-    /// The scheduler's KubeSchedulerConfiguration, if it has one.
-    #[arg(long, value_name = "FILE")]
-    pub scheduler_config: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cli;
+use crate::flag_values::{DEFAULT_DATA_DIR, DirectoryFlags};
 
 /// The data directory and the run directory of a cluster on this machine.
 #[derive(Clone, Debug)]
@@ -12,7 +12,7 @@ pub struct Directories {
 }
 
 impl Directories {
-    pub fn of(directories: &cli::DirectoryFlags) -> Directories {
+    pub fn of(directories: &DirectoryFlags) -> Directories {
         Directories { data: absolute(&directories.data_dir), run: absolute(&directories.run_dir) }
     }
 
@@ -94,7 +94,7 @@ impl Directories {
 
     /// Returns the cgroup of all pods of this data directory; one per data directory, so that clusters do not mix.
     pub fn cgroup(&self) -> String {
-        let default = cli::DEFAULT_DATA_DIR;
+        let default = DEFAULT_DATA_DIR;
         if self.data.as_os_str() == default {
             return "/corten".into();
         }

@@ -37,6 +37,7 @@ mod signing_options;
 mod store_cli;
 mod store_options;
 mod tasks;
+mod user_cli;
 mod version;
 
 use std::process::ExitCode;

@@ -23,7 +23,7 @@ pub struct MembershipOptions {
     /// The hash of the cluster CA's public key, as sha256:<hex>; may be repeated.
     #[arg(long, value_name = "HASH", requires = "join")]
     pub discovery_token_ca_cert_hash: Vec<String>,
-    /// Join without verifying the cluster CA: whoever answers at the server's address is trusted.
+    /// Join without verifying the cluster CA: the machine that answers at the server's address is trusted.
     #[arg(long, requires = "join")]
     pub discovery_token_unsafe_skip_ca_verification: bool,
     /// The etcd binary; defaults to the first `etcd` in PATH.

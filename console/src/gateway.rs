@@ -245,7 +245,7 @@ impl Gateway {
             self.tasks.spawn(async move {
                 let Ok((browser, server)) = tokio::try_join!(browser, server) else { return };
                 tokio::select! {
-                    // How a terminal ends is told inside its stream.
+                    // The stream itself says how a terminal ended.
                     _ = corten_listen::relay(TokioIo::new(browser), TokioIo::new(server)) => {}
                     () = shutdown.cancelled() => {}
                 }

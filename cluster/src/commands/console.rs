@@ -21,8 +21,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::why;
-use crate::cli::Console;
 use crate::kubeconfig;
+use crate::user_cli::Console;
 
 const NAMESPACE: &str = "kube-system";
 const ACCOUNT: &str = "corten-console";

@@ -7,7 +7,7 @@ use corten_scheduler::Config;
 use corten_why::{ClientReader, Finding, Placement, Sources, Subject, find_resource};
 use futures::future::BoxFuture;
 
-use crate::cli::Why;
+use crate::user_cli::Why;
 use crate::{config, kubeconfig};
 
 pub async fn run(flags: &Why) -> Result<()> {

@@ -45,7 +45,7 @@ pub async fn start(cluster: &mut Cluster, membership: &Membership, tasks: &mut T
     };
     let members = members.at(state.endpoints.clone());
     cluster.store = StoreOptions { etcd_servers: state.endpoints, ..member::store_options(&config, &cluster.store) };
-    tasks.spawn("members", tend(config.clone(), members.clone(), tasks.shutdown()));
+    tasks.spawn("members", reconcile(config.clone(), members.clone(), tasks.shutdown()));
     tasks.spawn("etcd certificates", renew(config, addresses, authority, tasks.shutdown()));
     Ok(members)
 }
@@ -75,7 +75,7 @@ fn known(config: &Config, membership: &Membership) -> Result<Vec<String>> {
 }
 
 /// Removes learners that never came up, and keeps the list of members for the next start.
-async fn tend(config: Config, members: Members, shutdown: CancellationToken) -> Result<()> {
+async fn reconcile(config: Config, members: Members, shutdown: CancellationToken) -> Result<()> {
     let own = members.at(vec![config.client_url()]);
     let mut unreachable = Unreachable::default();
     loop {

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_of_servers_and_agents_are_told_apart() {
+    fn tokens_of_servers_and_agents_differ_in_form() {
         let token = ServerToken::generate().unwrap();
         let read = ServerToken::parse(&token.reveal()).unwrap();
         assert_eq!(read.bootstrap(), token.bootstrap());
