@@ -11,7 +11,7 @@ use crate::access_options::AccessOptions;
 use crate::kubelet_options::KubeletOptions;
 use crate::network_options::NetworkOptions;
 use crate::signing_options::SigningOptions;
-use crate::store_options::StoreOptions;
+use crate::store_options::{StoreOptions, duration};
 
 /// Kubernetes in one binary: API server, store, scheduler, controllers, kubelet, runtime, network, proxy and DNS.
 #[derive(Debug, Parser)]
@@ -495,12 +495,6 @@ pub struct ControllerManager {
     pub pv_recycler_increment_timeout_nfs: i32,
     #[command(flatten)]
     pub serving: Serving,
-}
-
-/// A duration as upstream's flags write it: `50s`, `8760h0m0s`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let parsed = text.parse::<jiff::SignedDuration>().map_err(|error| error.to_string())?;
-    parsed.try_into().map_err(|_| format!("{text} is negative"))
 }
 
 #[derive(Debug, Clone, Args)]

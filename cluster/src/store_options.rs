@@ -37,14 +37,20 @@ pub struct StoreOptions {
     #[arg(long, value_name = "PREFIX", default_value = "/registry", requires = "etcd_servers")]
     pub etcd_prefix: String,
     /// The interval of compactions of etcd; 0 leaves them to others.
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::cli::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub etcd_compaction_interval: Duration,
     /// The form of built-in kinds in the store. Defaults to protobuf in etcd, and to JSON in the data directory.
     #[arg(long, value_enum, value_name = "TYPE")]
     pub storage_media_type: Option<MediaType>,
     /// The time for which the server still serves after it announced its shutdown, so that load balancers notice.
-    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = crate::cli::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
     pub shutdown_delay_duration: Duration,
+}
+
+/// Parses a duration as upstream's flags write it: `50s`, `8760h0m0s`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let parsed = text.parse::<jiff::SignedDuration>().map_err(|error| error.to_string())?;
+    parsed.try_into().map_err(|_| format!("{text} is negative"))
 }
 
 impl Default for StoreOptions {

@@ -66,10 +66,11 @@ impl StorageFormat {
 
     /// Returns the value of a stored form as it is.
     pub fn decode_value(&self, kind: &Kind, stored: &[u8]) -> Result<Value, String> {
-        match stored.starts_with(PROTOBUF) {
-            true => self.protobuf(kind, stored),
-            false => corten_meta::codec::decode_yaml(stored).map_err(|e| e.to_string()),
-        }
+        let value = match stored.starts_with(PROTOBUF) {
+            true => self.protobuf(kind, stored)?,
+            false => corten_meta::codec::decode_yaml(stored).map_err(|e| e.to_string())?,
+        };
+        if value.is_object() { Ok(value) } else { Err("the stored value is not an object".to_owned()) }
     }
 
     fn protobuf(&self, kind: &Kind, stored: &[u8]) -> Result<Value, String> {
