@@ -16,7 +16,7 @@ use crate::store_cli::{Etcd, Store};
 use crate::store_options::StoreOptions;
 use crate::user_cli::{Console, Why};
 
-pub use crate::flag_values::{DEFAULT_DATA_DIR, DirectoryFlags, duration};
+pub use crate::flag_values::{DirectoryFlags, duration};
 
 /// Kubernetes in one binary: API server, store, scheduler, controllers, kubelet, runtime, network, proxy and DNS.
 #[derive(Debug, Parser)]

@@ -77,7 +77,7 @@ pub async fn open_store(cluster: &Cluster, tasks: &mut Tasks) -> Result<Arc<dyn 
 async fn open_embedded(dir: &Path) -> Result<Arc<Embedded>> {
     let config = corten_store::Config::new(dir);
     let store = tokio::task::spawn_blocking(move || Embedded::open(config)).await?;
-    Ok(store.context("the store cannot be opened")?)
+    store.context("the store cannot be opened")
 }
 
 /// Ends with an error once the store is broken: only a process that opens it again can write.

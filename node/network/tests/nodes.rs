@@ -341,7 +341,7 @@ impl Transport for OwnNode {
         if request.method() == http::Method::PATCH {
             self.0.lock().unwrap().push(String::from_utf8_lossy(request.body()).into_owned());
         }
-        let node = Bytes::from(node_object("self", &cidrs(0, false), &[]).encode());
+        let node = node_object("self", &cidrs(0, false), &[]).encode();
         Box::pin(async move { Ok(http::Response::new(Body::Full(node))) })
     }
 }

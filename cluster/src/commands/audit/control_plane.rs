@@ -244,8 +244,9 @@ fn with_extension<'a>(facts: &'a Facts, extension: &str) -> Vec<&'a FileFact> {
 
 /// The user and the group of requests without a credential.
 const ANYONE: [&str; 2] = ["system:anonymous", "system:unauthenticated"];
-/// The roles that every cluster gives them: version and health, and the CA for machines that join.
-const PUBLIC_ROLES: [&str; 2] = ["system:public-info-viewer", "kubeadm:bootstrap-signer-clusterinfo"];
+/// The roles that every cluster gives them: version and health, the CA for machines that join, and the static pages of
+/// the console. None reaches a resource.
+const PUBLIC_ROLES: [&str; 3] = ["system:public-info-viewer", "kubeadm:bootstrap-signer-clusterinfo", "corten:pages"];
 
 fn anonymous(facts: &Facts) -> Outcome {
     let mut wrong: Vec<String> = Vec::new();

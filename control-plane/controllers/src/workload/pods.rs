@@ -229,7 +229,7 @@ mod tests {
 
     /// Returns the names in the order of deletion.
     fn ranked(lines: &str, related: &[&str]) -> Vec<String> {
-        let mut pods: Vec<Pod> = lines.lines().map(|line| testkit_fixture::typed(line)).collect();
+        let mut pods: Vec<Pod> = lines.lines().map(testkit_fixture::typed).collect();
         let related: Vec<Pod> =
             pods.iter().cloned().chain(related.iter().map(|line| testkit_fixture::typed(line))).collect();
         let mut reversed: Vec<Pod> = pods.iter().rev().cloned().collect();
