@@ -1,12 +1,13 @@
 //! The command line of `corten etcd` and `corten store`: reading stores, and moving between them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use corten_store::etcd;
 
 use crate::flag_values::DirectoryFlags;
+use crate::store_options::etcd_tls;
 
 #[derive(Debug, Clone, Subcommand)]
 pub enum Etcd {
@@ -76,17 +77,7 @@ pub struct EtcdTls {
 impl EtcdTls {
     /// Returns the settings of a client that only reads.
     pub fn client(&self, endpoints: &[String]) -> Result<etcd::Config> {
-        let read =
-            |path: &Path| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
-        let optional = |path: &Option<PathBuf>| path.as_deref().map_or_else(|| Ok(String::new()), read);
-        let tls = match &self.etcd_cafile {
-            None => None,
-            Some(ca) => Some(etcd::Tls {
-                ca: read(ca)?,
-                certificate: optional(&self.etcd_certfile)?,
-                key: optional(&self.etcd_keyfile)?,
-            }),
-        };
+        let tls = etcd_tls(&self.etcd_cafile, &self.etcd_certfile, &self.etcd_keyfile)?;
         let compaction_interval = std::time::Duration::ZERO;
         Ok(etcd::Config { tls, compaction_interval, ..etcd::Config::new(endpoints.to_vec()) })
     }

@@ -106,17 +106,7 @@ impl StoreOptions {
         if self.etcd_servers.is_empty() {
             return Ok(None);
         }
-        let read =
-            |path: &Path| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
-        let optional = |path: &Option<PathBuf>| path.as_deref().map_or_else(|| Ok(String::new()), read);
-        let tls = match &self.etcd_cafile {
-            None => None,
-            Some(ca) => Some(etcd::Tls {
-                ca: read(ca)?,
-                certificate: optional(&self.etcd_certfile)?,
-                key: optional(&self.etcd_keyfile)?,
-            }),
-        };
+        let tls = etcd_tls(&self.etcd_cafile, &self.etcd_certfile, &self.etcd_keyfile)?;
         let health_key = format!("/{}/health", self.etcd_prefix.trim_matches('/')).into_bytes();
         let compaction_interval = self.etcd_compaction_interval;
         Ok(Some(etcd::Config { tls, compaction_interval, health_key, ..etcd::Config::new(self.etcd_servers.clone()) }))
@@ -157,6 +147,18 @@ impl StoreOptions {
         }
         list
     }
+}
+
+/// Reads the files of a client's TLS; without a CA the members are reached without TLS.
+pub fn etcd_tls(
+    ca: &Option<PathBuf>,
+    certificate: &Option<PathBuf>,
+    key: &Option<PathBuf>,
+) -> Result<Option<etcd::Tls>> {
+    let read = |path: &Path| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+    let optional = |path: &Option<PathBuf>| path.as_deref().map_or_else(|| Ok(String::new()), read);
+    let Some(ca) = ca else { return Ok(None) };
+    Ok(Some(etcd::Tls { ca: read(ca)?, certificate: optional(certificate)?, key: optional(key)? }))
 }
 
 #[cfg(test)]

@@ -166,7 +166,7 @@ impl Deleted {
     }
 }
 
-/// Returns the response: the object if it remains for now, a Status if it is removed.
+/// Returns the response: the object if finalizers or a grace period keep it, a Status if it is removed.
 pub async fn delete(target: &Scope<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     let options = DeleteOptions::read(target, bytes)?;
     warn(target, &options);

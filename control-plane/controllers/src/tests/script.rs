@@ -444,32 +444,8 @@ fn started(mut pod: Value) -> Value {
     pod
 }
 
-/// Declares a test for each script.
-macro_rules! scripts {
-    ($($name:ident)+) => {
-        $(
-            #[test]
-            fn $name() {
-                testkit_fixture::script::check(
-                    expect_test::expect_file![concat!("scripts/", stringify!($name), ".txt")],
-                    Scene::default,
-                    run,
-                );
-            }
-        )+
-
-        #[test]
-        fn every_script_is_run() {
-            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/scripts");
-            let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
-            let mut files: Vec<String> = files.map(|name| name.trim_end_matches(".txt").to_owned()).collect();
-            files.sort_unstable();
-            assert_eq!(files, [$(stringify!($name)),+]);
-        }
-    };
-}
-
-scripts! {
+testkit_fixture::scripts! {
+    Scene::default, run;
     attach_detach
     cronjob
     daemonset
