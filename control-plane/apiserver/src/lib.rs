@@ -73,9 +73,11 @@ pub use config::{
     Audit, AuditLog, AuditWebhook, Authorization, Config, KubeconfigReader, KubeletClient, ProxyClient, RemoteServer,
     RetiredAuthority, StorageMediaType,
 };
+pub use corten_cel::durations::FAMILIES as CEL_METRICS;
 pub use error::Error;
 pub use in_process::InProcess;
-pub use metrics::{process_metrics, process_started};
+pub use metrics::process::FAMILIES as PROCESS_METRICS;
+pub use metrics::{FAMILIES as METRICS, process_metrics, process_started};
 pub use serve::{Certificates, tls_config};
 pub use server::Server;
 pub use site::Site;
