@@ -26,6 +26,7 @@ mod deadline;
 mod decode;
 mod discovery;
 mod dispatch;
+mod drain;
 mod encryption;
 mod error;
 mod flow_control;
@@ -76,6 +77,7 @@ pub use config::{
 pub use error::Error;
 pub use in_process::InProcess;
 pub use metrics::{process_metrics, process_started};
+pub use registry::{StoreOverride, Stores};
 pub use serve::{Certificates, tls_config};
 pub use server::Server;
 pub use site::Site;
