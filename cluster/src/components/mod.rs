@@ -14,6 +14,7 @@ mod console;
 pub mod control;
 mod endpoint;
 mod etcd_api;
+mod etcd_client;
 pub mod further_nodes;
 mod further_servers;
 mod groups;
@@ -84,9 +85,9 @@ async fn serve(
 
     // The API server ends last: its clients still write at their end.
     let mut foundation = Tasks::new(CancellationToken::new());
-    let store = apiserver::open_store(&cluster, &mut foundation).await?;
+    let stores = apiserver::open_stores(&cluster, &mut foundation).await?;
     progress.reached("store");
-    let api = Arc::new(apiserver::start(&cluster, &pki, store, &mut foundation).await?);
+    let api = Arc::new(apiserver::start(&cluster, &pki, stores, &mut foundation).await?);
     progress.reached("apiserver");
 
     let mut clients = Tasks::new(shutdown.clone());

@@ -38,7 +38,7 @@ pub async fn reconcile(registry: &Registry, announced: BTreeSet<(String, String)
     }
     // Each is a commit of its own: another server may have written it first, which is fine.
     for operation in operations {
-        registry.store.commit(vec![operation]).await.map_err(store_status)?;
+        registry.commit_all(vec![operation]).await.map_err(store_status)?;
     }
     registry.caches.fresh().await?;
     Ok(())
