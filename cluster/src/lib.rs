@@ -10,6 +10,7 @@ mod cli;
 mod commands;
 mod components;
 mod config;
+mod control_plane_endpoint;
 mod directories;
 mod files;
 mod flag_values;

@@ -124,7 +124,10 @@ pub async fn restore_service(core: &Core) -> Result<(), Error> {
     if !core.registry.store.is_shared() {
         wanted = wanted.into_iter().map(|one| one.repaired_by(|_, _| None)).collect();
     }
-    let operations = operations(core, wanted).await.map_err(status)?;
+    let mut operations = operations(core, wanted).await.map_err(status)?;
+    if core.registry.store.is_shared() {
+        operations.extend(kubernetes_service::obsolete_slices(core, &addresses).map_err(status)?);
+    }
     if !operations.is_empty() {
         // If another server wrote first, the next round compares with what it wrote.
         core.registry.commit_all(operations).await?;

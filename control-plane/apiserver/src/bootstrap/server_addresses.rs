@@ -17,8 +17,17 @@ use crate::registry::Unserved;
 
 /// The time to live of an address; upstream's.
 const TTL: Duration = Duration::from_secs(15);
+/// The name of the port of the API.
+pub const PORT_NAME: &str = "https";
 /// The attempts to write the own address, which no other server writes.
 const ATTEMPTS: usize = 5;
+
+/// The address of one API server. Servers may listen at different ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServerAddress {
+    pub ip: IpAddr,
+    pub port: u16,
+}
 
 fn own_key(core: &Core, of: &Unserved) -> String {
     format!("{}/{}", of.path, core.config.advertise_address)
@@ -42,7 +51,11 @@ pub async fn renew(core: &Core) -> Result<(), Status> {
             "apiVersion": "v1",
             "kind": "Endpoints",
             "metadata": { "generation": generation },
-            "subsets": [{ "addresses": [{ "ip": address }] }],
+            // Upstream's servers read the address alone.
+            "subsets": [{
+                "addresses": [{ "ip": address }],
+                "ports": [{ "name": PORT_NAME, "port": core.config.port, "protocol": "TCP" }],
+            }],
         });
         let operation = core.registry.put_unserved(&of, &key, &object, expect, lease)?;
         if let Outcome::Committed { .. } = store.commit(vec![operation]).await.map_err(store_status)? {
@@ -63,17 +76,42 @@ pub async fn remove(core: &Core) -> Result<(), Status> {
 }
 
 /// Returns the addresses of the servers, in order; those of a server alone are its own.
-pub async fn list(core: &Core) -> Result<Vec<IpAddr>, Status> {
+pub async fn list(core: &Core) -> Result<Vec<ServerAddress>, Status> {
+    let own = ServerAddress { ip: core.config.advertise_address, port: core.config.port };
     if !core.registry.store.is_shared() {
-        return Ok(vec![core.config.advertise_address]);
+        return Ok(vec![own]);
     }
     let values = core.registry.list_unserved(&Unserved::server_addresses()).await?;
-    let mut addresses: Vec<IpAddr> = values.iter().filter_map(address_of).collect();
+    let mut addresses: Vec<ServerAddress> =
+        values.iter().filter_map(|endpoints| address_of(endpoints, own.port)).collect();
     addresses.sort_unstable();
     addresses.dedup();
     Ok(addresses)
 }
 
-fn address_of(endpoints: &Value) -> Option<IpAddr> {
-    endpoints.pointer("/subsets/0/addresses/0/ip")?.as_str()?.parse().ok()
+/// Returns the address that a server wrote. Upstream's servers write no port: all of them have the same.
+fn address_of(endpoints: &Value, usual_port: u16) -> Option<ServerAddress> {
+    let subset = endpoints.pointer("/subsets/0")?;
+    let ip = subset.pointer("/addresses/0/ip")?.as_str()?.parse().ok()?;
+    let port = subset.pointer("/ports/0/port").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
+    Some(ServerAddress { ip, port: port.unwrap_or(usual_port) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_a_port_has_the_usual_one() {
+        let address = |subset: Value| address_of(&json!({ "subsets": [subset] }), 6443);
+        let ip = IpAddr::from([10, 0, 0, 1]);
+        let addresses = json!([{ "ip": "10.0.0.1" }]);
+        for (ports, port) in
+            [(json!([{ "port": 7443 }]), 7443), (Value::Null, 6443), (json!([{ "port": 70_000 }]), 6443)]
+        {
+            assert_eq!(address(json!({ "addresses": addresses, "ports": ports })), Some(ServerAddress { ip, port }));
+        }
+        assert_eq!(address(json!({ "addresses": [{ "ip": "nonsense" }] })), None);
+        assert_eq!(address(json!({})), None);
+    }
 }

@@ -350,3 +350,46 @@ async fn a_resource_that_is_not_built_in_has_no_store_of_its_own() {
         assert!(error.contains(expected), "{error}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn servers_at_different_ports_have_a_slice_each() {
+    let Some(cluster) = EtcdCluster::start(1) else { return };
+    let key = key();
+    let one = ApiServer::start(&cluster, Config { port: 7443, ..config(1, &key) }).await;
+    let two = ApiServer::start(&cluster, Config { port: 6443, ..config(2, &key) }).await;
+    let three = ApiServer::start(&cluster, Config { port: 7443, ..config(3, &key) }).await;
+    let endpoints = async || {
+        let subsets = one.get("/api/v1/namespaces/default/endpoints/kubernetes").await["subsets"].clone();
+        let slices = one.get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices").await;
+        let line = |object: &Value, addresses: &str, ip: &str| {
+            let ips = object[addresses].as_array().into_iter().flatten();
+            let ips: Vec<&str> = ips.filter_map(|one| one.pointer(ip)?.as_str()).collect();
+            format!("{} {}", object["ports"][0]["port"], ips.join(" "))
+        };
+        let subsets = subsets.as_array().into_iter().flatten().map(|subset| line(subset, "addresses", "/ip"));
+        let slices = slices["items"].as_array().into_iter().flatten().map(|slice| {
+            let name = slice["metadata"]["name"].as_str().unwrap_or_default();
+            format!("{name} {}", line(slice, "endpoints", "/addresses/0"))
+        });
+        subsets.chain(slices).collect::<Vec<_>>()
+    };
+    let expected = [
+        "6443 127.0.0.2",
+        "7443 127.0.0.1 127.0.0.3",
+        "kubernetes 6443 127.0.0.2",
+        "kubernetes-7443 7443 127.0.0.1 127.0.0.3",
+    ];
+    until("a slice for each port", async || endpoints().await == expected).await;
+    // The servers agree: none changes the objects of another.
+    let version = async || {
+        let slice = one.get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes").await;
+        slice["metadata"]["resourceVersion"].clone()
+    };
+    let before = version().await;
+    three.server.announce_shutdown().await;
+    until("two servers", async || endpoints().await[1] == "7443 127.0.0.1").await;
+    assert_eq!(version().await, before);
+    // The slice of a port goes with its last server.
+    two.server.announce_shutdown().await;
+    until("one server", async || endpoints().await == ["7443 127.0.0.1", "kubernetes 7443 127.0.0.1"]).await;
+}
