@@ -8,6 +8,7 @@
 //! - [`archive`]: the plaintext of the chunks: the manifest, small files, the snapshot.
 //! - [`file`]: backups as files: written beside their name and renamed, verified, listed.
 //! - [`target`]: a directory or an S3 bucket ([`s3`]), and which backups are kept there.
+//! - [`rebuild`]: the content of a new data directory, made of a backup.
 //! - [`restore`]: the change of a data directory, which can be finished or undone whenever it was interrupted.
 //!
 //! Must never: write a secret in the clear outside of a data directory, or replace a file that it did not write.
@@ -17,6 +18,7 @@ pub mod container;
 mod error;
 pub mod file;
 mod key;
+pub mod rebuild;
 pub mod restore;
 pub mod s3;
 pub mod target;
