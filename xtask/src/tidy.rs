@@ -26,6 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("corten-etcd", &[]),
     ("corten-members", &["corten-etcd"]),
     ("corten-store", &["corten-etcd"]),
+    ("corten-backup", &["corten-store"]),
     ("corten-etcd-server", &["corten-etcd", "corten-listen", "corten-store"]),
     (
         "corten-apiserver",
