@@ -58,7 +58,9 @@ pub use error::Error;
 pub use json_path::JsonPath;
 pub use k8s_openapi;
 pub use kind::objectmeta;
-pub use kind::{Behaviour, Column, Kind, NameRule, Projection, Role, Rules, ScalePaths, Storage, Subresource};
+pub use kind::{
+    Behaviour, Column, Kind, NameRule, Projection, Role, Rules, ScalePaths, ScaleServing, Serving, Storage, Subresource,
+};
 pub use metrics::metrics_kinds;
 pub use network::podaddress::PLURAL as POD_ADDRESSES;
 pub use network::{NETWORK_GROUP, network_kinds};

@@ -150,9 +150,9 @@ impl Registry {
         self.resources.load().of_plural(&resource.kind.plural).iter().filter(beside).cloned().collect()
     }
 
-    /// Returns the built-in kinds that have a structural schema, as custom resources do.
+    /// Returns the built-in kinds that are served as custom resources are.
     pub fn built_in_custom(&self) -> impl Iterator<Item = &Arc<Kind>> {
-        self.built_in.iter().filter(|kind| kind.is_custom())
+        self.built_in.iter().filter(|kind| !kind.serving().is_registered)
     }
 
     /// Returns whether this is a built-in resource.
