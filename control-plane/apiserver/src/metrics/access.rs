@@ -78,6 +78,10 @@ families! {
     TERMINATIONS = "apiserver_request_terminations_total", Kind::Counter,
         ["code", "component", "group", "resource", "scope", "subresource", "verb", "version"],
         "The number of requests that the server terminated to protect itself.";
+    NODE_PORT_ERRORS = "apiserver_nodeport_repair_port_errors_total", Kind::Counter, ["type"],
+        "The number of errors of node ports that the repair found: leak, repair, outOfRange, duplicate.";
+    NODE_PORT_REPAIR_ERRORS = "apiserver_nodeport_repair_reconcile_errors_total", Kind::Counter, [],
+        "The number of repairs of node ports that failed.";
     VALID_TOKENS = "serviceaccount_valid_tokens_total", Kind::Counter, [], "The number of uses of bound tokens.";
     LEGACY_TOKENS = "serviceaccount_legacy_tokens_total", Kind::Counter, [], "The number of uses of tokens of Secrets.";
     JWT_SECONDS = "apiserver_authentication_jwt_authenticator_latency_seconds", Kind::Histogram(JWT),
