@@ -45,6 +45,7 @@ mod paths;
 mod pipeline;
 mod proxy;
 mod registry;
+mod repair;
 mod request;
 mod request_line;
 mod resource_metrics;

@@ -29,6 +29,7 @@ use crate::limits::Limits;
 use crate::metrics::{AUTHENTICATION_CONFIGURATION, AUTHORIZATION_CONFIGURATION, ENCRYPTION_CONFIGURATION, Metrics};
 use crate::proxy::Kubelets;
 use crate::registry::{Registry, Stores};
+use crate::repair;
 use crate::resource_metrics::Gatherer;
 use crate::tasks::Tasks;
 
@@ -145,6 +146,7 @@ impl Server {
             Box::pin(async move { bootstrap::kubernetes_service::keep(&core, &shutdown).await })
         });
         self.spawn(core(), |core, shutdown| Box::pin(async move { bootstrap::identity::keep(&core, &shutdown).await }));
+        self.spawn(core(), |core, shutdown| Box::pin(async move { repair::run(&core, &shutdown).await }));
     }
 
     fn spawn<T>(&self, part: T, run: fn(T, CancellationToken) -> BoxFuture<'static, ()>) {

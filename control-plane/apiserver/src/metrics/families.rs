@@ -119,6 +119,10 @@ families! {
     TERMINATIONS = Counter "apiserver_request_terminations_total"
         ["code", "component", "group", "resource", "scope", "subresource", "verb", "version"],
         "[ALPHA] The number of requests that the server terminated to protect itself.";
+    NODE_PORT_ERRORS = Counter "apiserver_nodeport_repair_port_errors_total" ["type"],
+        "[ALPHA] The number of errors of node ports that the repair found: leak, repair, outOfRange, duplicate.";
+    NODE_PORT_REPAIR_ERRORS = Counter "apiserver_nodeport_repair_reconcile_errors_total" [],
+        "[ALPHA] The number of repairs of node ports that failed.";
     VALID_TOKENS = Counter "serviceaccount_valid_tokens_total" [], "[ALPHA] The number of uses of bound tokens.";
     LEGACY_TOKENS = Counter "serviceaccount_legacy_tokens_total" [], "[ALPHA] The number of uses of tokens of Secrets.";
     JWT_SECONDS = Histogram(JWT) "apiserver_authentication_jwt_authenticator_latency_seconds"

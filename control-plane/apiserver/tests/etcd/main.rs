@@ -393,3 +393,81 @@ async fn servers_at_different_ports_have_a_slice_each() {
     two.server.announce_shutdown().await;
     until("one server", async || endpoints().await == ["7443 127.0.0.1", "kubernetes 7443 127.0.0.1"]).await;
 }
+
+async fn a_server_is_found_by_its_peers_while_it_runs() {
+    let Some(cluster) = EtcdCluster::start(1) else { return };
+    let server = ApiServer::start(&cluster, Config { encryption_key: None, ..config(1, &key()) }).await;
+    let store = cluster.open().await;
+    let peers =
+        async || store.range(corten_store::Range::prefix(b"/registry/peerserverleases/")).await.unwrap().entries;
+    until("the address for peers", async || peers().await.len() == 1).await;
+    let found = peers().await.remove(0);
+    // The identity is that of the Lease, a hash of the machine's name.
+    let leases = server.get("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases").await;
+    let identity = leases["items"][0]["metadata"]["name"].as_str().unwrap().to_owned();
+    assert_eq!(found.key, format!("/registry/peerserverleases/{identity}").as_bytes());
+    assert!(found.value.starts_with(b"k8s\0") && found.lease != 0);
+    let holds = |part: &[u8]| found.value.windows(part.len()).any(|window| window == part);
+    for part in [b"apiserverIdentity".as_slice(), identity.as_bytes(), b"127.0.0.1", b"https", b"Endpoints"] {
+        assert!(holds(part), "{}", String::from_utf8_lossy(part));
+    }
+    server.server.announce_shutdown().await;
+    assert_eq!(peers().await, []);
+}
+
+/// Returns the reasons of the Events on an object, in order.
+async fn reasons(server: &ApiServer, name: &str) -> BTreeSet<String> {
+    let events = server.get("/apis/events.k8s.io/v1/events").await;
+    let of = events["items"].as_array().unwrap().iter().filter(|event| event["regarding"]["name"] == name);
+    of.filter_map(|event| event["reason"].as_str().map(str::to_owned)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn allocations_that_another_writer_broke_are_repaired() {
+    let Some(cluster) = EtcdCluster::start(1) else { return };
+    let key = key();
+    let config = || Config { encryption_key: None, storage_media_type: StorageMediaType::Json, ..config(1, &key) };
+    let service =
+        |name: &str| json!({ "metadata": { "name": name }, "spec": { "type": "NodePort", "ports": [{ "port": 80 }] } });
+    let server = ApiServer::start(&cluster, config()).await;
+    let one = server.post(SERVICES, service("one")).await;
+    let ip = one["spec"]["clusterIP"].as_str().unwrap().to_owned();
+    let port = one["spec"]["ports"][0]["nodePort"].clone();
+    server.server.shut_down();
+    server.server.ended().await;
+
+    // Another writer gives the port and the address to a second Service, and loses those of the first.
+    let store = cluster.open().await;
+    let mut two: Value =
+        serde_json::from_slice(&store.get(b"/registry/services/specs/default/one").await.unwrap().1.unwrap().value)
+            .unwrap();
+    two["metadata"]["name"] = "two".into();
+    two["metadata"]["uid"] = "22222222-2222-2222-2222-222222222222".into();
+    let empty =
+        json!({ "apiVersion": "v1", "kind": "RangeAllocation", "metadata": {}, "range": "30000-32767", "data": "" });
+    let ops = vec![
+        Op::put("/registry/services/specs/default/two", two.to_string(), Expect::Absent),
+        Op::put("/registry/ranges/servicenodeports", empty.to_string(), Expect::Any),
+        Op::delete(format!("/registry/ipaddresses/{ip}"), Expect::Any),
+    ];
+    store.commit(ops).await.unwrap();
+
+    let server = ApiServer::start(&cluster, config()).await;
+    let expected = |all: &[&str]| all.iter().map(|reason| (*reason).to_owned()).collect::<BTreeSet<_>>();
+    let of_one = expected(&["ClusterIPNotAllocated", "PortNotAllocated"]);
+    let of_two = expected(&["ClusterIPAlreadyAllocated", "PortAlreadyAllocated"]);
+    until("the Events", async || {
+        reasons(&server, "one").await == of_one && reasons(&server, "two").await.is_superset(&of_two)
+    })
+    .await;
+    let path = format!("/apis/networking.k8s.io/v1/ipaddresses/{ip}");
+    until("the address", async || server.call("GET", &path, Value::Null).await.0 == 200).await;
+    assert_eq!(server.get(&path).await["spec"]["parentRef"]["name"], "one");
+    // The bitmap has the port again: no other Service gets it.
+    let mut third = service("three");
+    third["spec"]["ports"][0]["nodePort"] = port;
+    assert_eq!(server.call("POST", SERVICES, third).await.0, 422);
+    // An address that a client deletes comes back.
+    assert_eq!(server.call("DELETE", &path, Value::Null).await.0, 200);
+    until("the address again", async || server.call("GET", &path, Value::Null).await.0 == 200).await;
+}
