@@ -106,10 +106,15 @@ impl StoreOptions {
         if self.etcd_servers.is_empty() {
             return Ok(None);
         }
-        let tls = etcd_tls(&self.etcd_cafile, &self.etcd_certfile, &self.etcd_keyfile)?;
+        let tls = self.etcd_tls()?;
         let health_key = format!("/{}/health", self.etcd_prefix.trim_matches('/')).into_bytes();
         let compaction_interval = self.etcd_compaction_interval;
         Ok(Some(etcd::Config { tls, compaction_interval, health_key, ..etcd::Config::new(self.etcd_servers.clone()) }))
+    }
+
+    /// Reads the files of the TLS connections to etcd.
+    pub fn etcd_tls(&self) -> Result<Option<etcd::Tls>> {
+        etcd_tls(&self.etcd_cafile, &self.etcd_certfile, &self.etcd_keyfile)
     }
 
     /// Returns the flags as another process's command line takes them.

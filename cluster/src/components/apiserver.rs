@@ -13,9 +13,11 @@ use corten_store::{Embedded, Store};
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::console::Console;
+use super::members::{self, Access};
 use super::serving_certificate::Certificates;
 use super::{access, addons, authorization, further_nodes, joining};
 use crate::config::Cluster;
@@ -63,10 +65,20 @@ pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, store: Arc<dyn Store>, tas
     Ok(ApiServer { server })
 }
 
-/// Opens the store that the flags name: etcd, or the embedded store in the data directory, which serves etcd's API.
-pub async fn open_store(cluster: &Cluster, tasks: &mut Tasks) -> Result<Arc<dyn Store>> {
+/// Opens the store that the flags name: etcd, whose members may change, or the embedded store in the data directory, which
+/// serves etcd's API.
+pub async fn open_store(
+    cluster: &Cluster,
+    access: Option<watch::Receiver<Access>>,
+    tasks: &mut Tasks,
+) -> Result<Arc<dyn Store>> {
     if let Some(config) = cluster.store.etcd()? {
-        return Ok(Etcd::open(config).await?);
+        let store = Etcd::open(config).await?;
+        if let Some(access) = access {
+            let followed = members::follow(Arc::clone(&store), cluster.store.clone(), access, tasks.shutdown());
+            tasks.spawn("etcd members", followed);
+        }
+        return Ok(store);
     }
     let store = open_embedded(&cluster.node.directories.data.join("store")).await?;
     super::etcd_api::start(cluster, &store, tasks).await?;
@@ -95,7 +107,7 @@ async fn outlive(store: Arc<dyn Store>, shutdown: CancellationToken) -> Result<(
 pub async fn alone(cluster: Cluster, shutdown: CancellationToken) -> Result<()> {
     let pki = Arc::new(Pki::open(&cluster.node.directories.pki())?);
     let mut tasks = Tasks::new(shutdown.clone());
-    let store = open_store(&cluster, &mut tasks).await?;
+    let store = open_store(&cluster, None, &mut tasks).await?;
     let node = &cluster.node;
     further_nodes::prepare(&cluster, &pki, &node.name, &node.directories, &node.addresses)?;
     let api = start(&cluster, &pki, store, &mut tasks).await?;
@@ -329,7 +341,7 @@ mod tests {
         let pki = Arc::new(Pki::short_lived(&cluster.node.directories.pki(), LIFETIME));
         let shutdown = CancellationToken::new();
         let mut tasks = Tasks::new(shutdown.clone());
-        let store = open_store(&cluster, &mut tasks).await.unwrap();
+        let store = open_store(&cluster, None, &mut tasks).await.unwrap();
         start(&cluster, &pki, store, &mut tasks).await.unwrap();
         let running = tokio::spawn(tasks.run());
         let own = SocketAddr::from((Ipv4Addr::LOCALHOST, cluster.bind.port()));

@@ -84,7 +84,8 @@ async fn serve(
 
     // The API server ends last: its clients still write at their end.
     let mut foundation = Tasks::new(CancellationToken::new());
-    let store = apiserver::open_store(&cluster, &mut foundation).await?;
+    let access = members.as_ref().map(|started| started.access.clone());
+    let store = apiserver::open_store(&cluster, access, &mut foundation).await?;
     progress.reached("store");
     let api = Arc::new(apiserver::start(&cluster, &pki, store, &mut foundation).await?);
     progress.reached("apiserver");
