@@ -12,6 +12,7 @@ use corten_store::{Embedded, Store};
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::console::Console;
@@ -64,9 +65,14 @@ pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, stores: Stores, tasks: &mu
     Ok(ApiServer { server })
 }
 
-/// Opens the stores that the flags name: etcd, or the embedded store in the data directory, which serves etcd's API.
-pub async fn open_stores(cluster: &Cluster, tasks: &mut Tasks) -> Result<Stores> {
-    if let Some(stores) = etcd_client::open(&cluster.store, tasks).await? {
+/// Opens the stores that the flags name: etcd, whose endpoints may change, or the embedded store in the data directory, which
+/// serves etcd's API.
+pub async fn open_stores(
+    cluster: &Cluster,
+    endpoints: Option<watch::Receiver<Vec<String>>>,
+    tasks: &mut Tasks,
+) -> Result<Stores> {
+    if let Some(stores) = etcd_client::open(&cluster.store, endpoints, tasks).await? {
         return Ok(stores);
     }
     let store = open_embedded(&cluster.node.directories.data.join("store")).await?;
@@ -96,7 +102,7 @@ async fn outlive(store: Arc<dyn Store>, shutdown: CancellationToken) -> Result<(
 pub async fn alone(cluster: Cluster, shutdown: CancellationToken) -> Result<()> {
     let pki = Arc::new(Pki::open(&cluster.node.directories.pki())?);
     let mut tasks = Tasks::new(shutdown.clone());
-    let stores = open_stores(&cluster, &mut tasks).await?;
+    let stores = open_stores(&cluster, None, &mut tasks).await?;
     let node = &cluster.node;
     further_nodes::prepare(&cluster, &pki, &node.name, &node.directories, &node.addresses)?;
     let api = start(&cluster, &pki, stores, &mut tasks).await?;
@@ -331,7 +337,7 @@ mod tests {
         let pki = Arc::new(Pki::short_lived(&cluster.node.directories.pki(), LIFETIME));
         let shutdown = CancellationToken::new();
         let mut tasks = Tasks::new(shutdown.clone());
-        let stores = open_stores(&cluster, &mut tasks).await.unwrap();
+        let stores = open_stores(&cluster, None, &mut tasks).await.unwrap();
         start(&cluster, &pki, stores, &mut tasks).await.unwrap();
         let running = tokio::spawn(tasks.run());
         let own = SocketAddr::from((Ipv4Addr::LOCALHOST, cluster.bind.port()));

@@ -20,8 +20,13 @@ use crate::tasks::Tasks;
 /// The time without a change after which files belong together: a certificate and its key are written one by one.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// Opens the stores in etcd that the flags name; `None` if they name none. Their files are read again when they change.
-pub async fn open(options: &StoreOptions, tasks: &mut Tasks) -> Result<Option<Stores>> {
+/// Opens the stores in etcd that the flags name; `None` if they name none. Their files are read again when they change;
+/// the store of the server's own members follows `endpoints`.
+pub async fn open(
+    options: &StoreOptions,
+    endpoints: Option<watch::Receiver<Vec<String>>>,
+    tasks: &mut Tasks,
+) -> Result<Option<Stores>> {
     let Some(config) = options.etcd()? else { return Ok(None) };
     let main = Etcd::open(config).await?;
     let mut all = vec![Arc::downgrade(&main)];
@@ -31,10 +36,34 @@ pub async fn open(options: &StoreOptions, tasks: &mut Tasks) -> Result<Option<St
         all.push(Arc::downgrade(&store));
         overrides.push(StoreOverride { store, resources });
     }
+    if let Some(endpoints) = endpoints {
+        tasks.spawn("etcd endpoints", follow(Arc::downgrade(&main), endpoints, tasks.shutdown()));
+    }
     if let Some(files) = TlsFiles::follow(options, tasks)? {
         tasks.spawn("etcd client certificate", renew(all, files, tasks.shutdown()));
     }
     Ok(Some(Stores { main, overrides }))
+}
+
+/// Gives a store the endpoints of the members as they change, until the shutdown.
+async fn follow(
+    store: Weak<Etcd>,
+    mut endpoints: watch::Receiver<Vec<String>>,
+    shutdown: CancellationToken,
+) -> Result<()> {
+    loop {
+        tokio::select! {
+            changed = endpoints.changed() => changed.context("the members are no longer followed")?,
+            () = shutdown.cancelled() => return Ok(()),
+        }
+        let next = endpoints.borrow_and_update().clone();
+        let Some(store) = store.upgrade() else { return Ok(()) };
+        match store.set_endpoints(&next) {
+            Ok(()) => tracing::info!(endpoints = next.join(", "), "the etcd members have changed"),
+            // The store goes on with the members that it has.
+            Err(error) => tracing::warn!("the store cannot follow the etcd members: {error}"),
+        }
+    }
 }
 
 /// The files of the client's TLS, with their content now and after every change.

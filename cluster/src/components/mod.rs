@@ -85,7 +85,8 @@ async fn serve(
 
     // The API server ends last: its clients still write at their end.
     let mut foundation = Tasks::new(CancellationToken::new());
-    let stores = apiserver::open_stores(&cluster, &mut foundation).await?;
+    let endpoints = members.as_ref().map(|started| started.endpoints.clone());
+    let stores = apiserver::open_stores(&cluster, endpoints, &mut foundation).await?;
     progress.reached("store");
     let api = Arc::new(apiserver::start(&cluster, &pki, stores, &mut foundation).await?);
     progress.reached("apiserver");
