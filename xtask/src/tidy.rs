@@ -64,6 +64,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("corten-network", &["corten-meta", "corten-api", "corten-client", "corten-nftables"]),
     ("corten-proxy", &["corten-meta", "corten-api", "corten-client", "corten-nftables", "corten-listen"]),
     ("corten-dns", &["corten-meta", "corten-api", "corten-client", "corten-listen"]),
+    ("corten-routing", &[]),
+    ("corten-edge", &["corten-meta", "corten-listen", "corten-routing"]),
     ("corten-why", &["corten-meta", "corten-client"]),
     ("corten-console", &["corten-client", "corten-listen"]),
     ("corten", &["*"]),

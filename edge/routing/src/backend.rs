@@ -26,6 +26,24 @@ pub struct BackendRef {
 pub struct Backend {
     pub protocol: BackendProtocol,
     pub tls: Option<BackendTls>,
+    /// The PROXY protocol that tells endpoints the client's address. A connection with it serves one client alone.
+    pub proxy_protocol: Option<ProxyVersion>,
+}
+
+impl Backend {
+    /// Returns a backend of plain connections.
+    pub fn plain(protocol: BackendProtocol) -> Backend {
+        Backend { protocol, tls: None, proxy_protocol: None }
+    }
+}
+
+/// A version of the PROXY protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyVersion {
+    /// A line of text.
+    V1,
+    /// A binary header.
+    V2,
 }
 
 /// The Service port's appProtocol, or the route's kind.

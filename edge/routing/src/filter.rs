@@ -1,6 +1,7 @@
 //! Filters: what happens to a request or response on its way.
 
 use crate::BackendKey;
+use crate::policy::{AddressPolicy, BasicAuth, FixedResponse, ForwardAuth, Jwt, RateLimit};
 use std::sync::Arc;
 
 #[derive(Clone, Debug)]
@@ -8,9 +9,23 @@ pub enum Filter {
     RequestHeaders(HeaderChange),
     ResponseHeaders(HeaderChange),
     Redirect(Redirect),
-    Rewrite { hostname: Option<Arc<str>>, path: Option<PathChange> },
+    Rewrite {
+        hostname: Option<Arc<str>>,
+        path: Option<PathChange>,
+    },
     Mirror(Mirror),
     Cors(Cors),
+    RateLimit(Arc<RateLimit>),
+    Addresses(Arc<AddressPolicy>),
+    BasicAuth(Arc<BasicAuth>),
+    ForwardAuth(Arc<ForwardAuth>),
+    Jwt(Arc<Jwt>),
+    /// The most bytes of a request body; a bigger one is answered with 413.
+    BodySize(u64),
+    /// Responses of text are compressed by gzip if the client accepts that.
+    Compression,
+    /// Every request is answered with this response.
+    Respond(Arc<FixedResponse>),
 }
 
 /// Headers: set, then add, then remove.

@@ -1,15 +1,10 @@
 //! Rules of HTTP hosts.
 
-use crate::{BackendRef, Filter, ObjectName};
+use crate::{BackendRef, Filter, ObjectName, SessionPersistence};
+use ::http::HeaderMap;
 use regex::Regex;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The rules of one host, in the order of precedence: the first that matches takes the request.
-#[derive(Clone, Debug, Default)]
-pub struct HttpHost {
-    pub rules: Vec<HttpRule>,
-}
 
 /// One match of a route's rule with what follows from it. A rule with several matches is several of these, which share
 /// their filters and backends.
@@ -27,6 +22,7 @@ pub struct HttpRule {
     pub backends: Arc<[BackendRef]>,
     pub timeouts: Timeouts,
     pub retry: Option<Arc<Retry>>,
+    pub session: Option<Arc<SessionPersistence>>,
     /// gRPC: errors of the edge itself are gRPC statuses.
     pub grpc: bool,
 }
@@ -76,8 +72,9 @@ pub struct Retry {
 /// The parts of a request that rules match.
 pub struct Request<'a> {
     pub method: &'a str,
+    /// Normalized by [`crate::normalize`].
     pub path: &'a str,
     pub query: Option<&'a str>,
-    /// Returns the value of a header by its name in lower case; several values are joined by commas.
-    pub header: &'a dyn Fn(&str) -> Option<String>,
+    /// Several values of a header are matched as one, joined by commas.
+    pub headers: &'a HeaderMap,
 }

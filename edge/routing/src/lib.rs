@@ -7,14 +7,26 @@ mod backend;
 mod filter;
 mod host;
 mod http;
+mod index;
+mod matching;
+mod network;
+mod path;
+mod policy;
 mod tls;
 
 pub use backend::{
-    Backend, BackendKey, BackendProtocol, BackendRef, BackendTls, Endpoint, Endpoints, TrustedCertificates,
+    Backend, BackendKey, BackendProtocol, BackendRef, BackendTls, Endpoint, Endpoints, ProxyVersion,
+    TrustedCertificates,
 };
 pub use filter::{Cors, Filter, HeaderChange, Mirror, PathChange, Redirect};
 pub use host::{HostPattern, Hosts};
-pub use http::{HeaderMatch, HttpHost, HttpRule, PathMatch, QueryMatch, Request, Retry, StringMatch, Timeouts};
+pub use http::{HeaderMatch, HttpRule, PathMatch, QueryMatch, Request, Retry, StringMatch, Timeouts};
+pub use index::{HttpHost, MatchedRule};
+pub use network::{InvalidNetwork, Network};
+pub use path::{UnsafePath, normalize};
+pub use policy::{
+    AddressPolicy, BasicAuth, ClaimHeader, FixedResponse, ForwardAuth, Jwt, RateLimit, SessionKind, SessionPersistence,
+};
 pub use tls::{ClientValidation, ServerCertificate, TlsHost, TlsUse};
 
 use std::collections::BTreeMap;
@@ -59,6 +71,16 @@ pub struct Listener {
     /// The port that the data half binds on the node. The proxy sends connections for the Gateway's addresses there.
     pub bind_port: u16,
     pub protocol: ListenerProtocol,
+    pub options: ListenerOptions,
+}
+
+/// Settings of a socket beyond its protocol.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListenerOptions {
+    /// Proxies in front of the edge: their forwarding headers and PROXY protocol are believed, those of others are not.
+    pub trusted_proxies: Arc<[Network]>,
+    /// Connections of trusted proxies begin with a header of the PROXY protocol.
+    pub proxy_protocol: bool,
 }
 
 #[derive(Clone, Debug)]
