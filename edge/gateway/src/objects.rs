@@ -222,11 +222,18 @@ pub struct ListenerTls {
     pub certificate_refs: Vec<Reference>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub struct AllowedRoutes {
     pub namespaces: Namespaces,
     pub kinds: Vec<RouteKind>,
+}
+
+impl Default for AllowedRoutes {
+    fn default() -> AllowedRoutes {
+        let namespaces = Namespaces { from: "Same".to_owned(), ..Namespaces::default() };
+        AllowedRoutes { namespaces, kinds: Vec::new() }
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]

@@ -9,6 +9,7 @@
 use crate::{HttpRule, PathMatch, Request};
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// The rules of one host.
 #[derive(Clone, Debug, Default)]
@@ -21,12 +22,14 @@ pub struct HttpHost {
     /// The numbers of rules by prefix.
     prefix: HashMap<String, Vec<usize>>,
     longest_prefix: usize,
+    /// The rules of a wider host of the same listener, which a request gets if none of this host matches.
+    fallback: Option<Arc<HttpHost>>,
 }
 
 /// A rule that matched.
 #[derive(Clone, Copy, Debug)]
 pub struct MatchedRule<'a> {
-    /// The number of the rule in [`HttpHost::rules`].
+    /// The number of the rule in [`HttpHost::rules`] of its host, which may be a fallback.
     pub number: usize,
     pub rule: &'a HttpRule,
 }
@@ -69,6 +72,12 @@ impl HttpHost {
         host
     }
 
+    /// Adds the rules of a wider host, such as `*.example.com` for `a.example.com`: they come after all of this host.
+    pub fn with_fallback(mut self, wider: Arc<HttpHost>) -> HttpHost {
+        self.fallback = Some(wider);
+        self
+    }
+
     /// Returns the rules in the order of precedence.
     pub fn rules(&self) -> &[HttpRule] {
         &self.rules
@@ -77,7 +86,8 @@ impl HttpHost {
     /// Returns the rule of highest precedence that matches a request.
     pub fn find(&self, request: &Request<'_>) -> Option<MatchedRule<'_>> {
         let exact = self.exact.get(request.path).and_then(|numbers| self.first(numbers, request));
-        exact.or_else(|| self.find_regex(request)).or_else(|| self.find_prefix(request))
+        let own = exact.or_else(|| self.find_regex(request)).or_else(|| self.find_prefix(request));
+        own.or_else(|| self.fallback.as_deref()?.find(request))
     }
 
     fn first(&self, numbers: &[usize], request: &Request<'_>) -> Option<MatchedRule<'_>> {

@@ -142,3 +142,16 @@ proptest! {
         prop_assert_eq!(indexed, scanned(&host, &request));
     }
 }
+
+#[test]
+fn a_wider_host_takes_requests_that_no_own_rule_matches() {
+    let host = host(&["/a"]).with_fallback(Arc::new(self::host(&["=/a/b", "/c"])));
+    let found = |path: &str| {
+        let headers = HeaderMap::new();
+        let request = Request { method: "GET", path, query: None, headers: &headers };
+        host.find(&request).map(|matched| matched.rule.route.name.to_string())
+    };
+    assert_eq!(found("/a/b").as_deref(), Some("/a"));
+    assert_eq!(found("/c").as_deref(), Some("/c"));
+    assert_eq!(found("/d"), None);
+}
