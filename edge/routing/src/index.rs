@@ -22,14 +22,21 @@ pub struct HttpHost {
     /// The numbers of rules by prefix.
     prefix: HashMap<String, Vec<usize>>,
     longest_prefix: usize,
-    /// The rules of a wider host of the same listener, which a request gets if none of this host matches.
-    fallback: Option<Arc<HttpHost>>,
+    fallback: Option<Fallback>,
+}
+
+/// A wider host of the same listener, whose rules a request gets if none of this host matches.
+#[derive(Clone, Debug)]
+struct Fallback {
+    host: Arc<HttpHost>,
+    /// The number of its first rule among all rules.
+    first: usize,
 }
 
 /// A rule that matched.
 #[derive(Clone, Copy, Debug)]
 pub struct MatchedRule<'a> {
-    /// The number of the rule in [`HttpHost::rules`] of its host, which may be a fallback.
+    /// The number of the rule in [`HttpHost::rules`].
     pub number: usize,
     pub rule: &'a HttpRule,
 }
@@ -74,11 +81,13 @@ impl HttpHost {
 
     /// Adds the rules of a wider host, such as `*.example.com` for `a.example.com`: they come after all of this host.
     pub fn with_fallback(mut self, wider: Arc<HttpHost>) -> HttpHost {
-        self.fallback = Some(wider);
+        let first = self.rules.len();
+        self.rules.extend(wider.rules.iter().cloned());
+        self.fallback = Some(Fallback { host: wider, first });
         self
     }
 
-    /// Returns the rules in the order of precedence.
+    /// Returns the rules in the order of precedence, those of wider hosts last.
     pub fn rules(&self) -> &[HttpRule] {
         &self.rules
     }
@@ -87,7 +96,11 @@ impl HttpHost {
     pub fn find(&self, request: &Request<'_>) -> Option<MatchedRule<'_>> {
         let exact = self.exact.get(request.path).and_then(|numbers| self.first(numbers, request));
         let own = exact.or_else(|| self.find_regex(request)).or_else(|| self.find_prefix(request));
-        own.or_else(|| self.fallback.as_deref()?.find(request))
+        own.or_else(|| {
+            let fallback = self.fallback.as_ref()?;
+            let found = fallback.host.find(request)?;
+            Some(MatchedRule { number: fallback.first + found.number, rule: found.rule })
+        })
     }
 
     fn first(&self, numbers: &[usize], request: &Request<'_>) -> Option<MatchedRule<'_>> {

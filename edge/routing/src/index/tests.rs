@@ -149,7 +149,9 @@ fn a_wider_host_takes_requests_that_no_own_rule_matches() {
     let found = |path: &str| {
         let headers = HeaderMap::new();
         let request = Request { method: "GET", path, query: None, headers: &headers };
-        host.find(&request).map(|matched| matched.rule.route.name.to_string())
+        let matched = host.find(&request)?;
+        assert_eq!(host.rules()[matched.number].route, matched.rule.route);
+        Some(matched.rule.route.name.to_string())
     };
     assert_eq!(found("/a/b").as_deref(), Some("/a"));
     assert_eq!(found("/c").as_deref(), Some("/c"));
