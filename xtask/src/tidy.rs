@@ -66,6 +66,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("corten-dns", &["corten-meta", "corten-api", "corten-client", "corten-listen"]),
     ("corten-routing", &[]),
     ("corten-edge", &["corten-meta", "corten-listen", "corten-routing"]),
+    ("corten-gateway", &["corten-meta", "corten-client", "corten-routing"]),
     ("corten-why", &["corten-meta", "corten-client"]),
     ("corten-console", &["corten-client", "corten-listen"]),
     ("corten", &["*"]),

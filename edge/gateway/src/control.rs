@@ -28,7 +28,7 @@ use crate::resolve::{
 use crate::world::{World, endpoint_slices, kind_of, services};
 
 /// The group of the data half's users, which gets to read the Secrets that Gateways name.
-pub const DATA_GROUP: &str = "system:nodes:edge";
+pub const DATA_GROUP: &str = "system:corten:edge";
 /// The name of the Roles that allow it.
 const ROLE: &str = "corten-edge";
 /// The name of the Lease by which one of several processes leads.
@@ -114,6 +114,10 @@ async fn install_once(client: &Client) -> Result<(), Error> {
     }
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
     create(client, &Kind::new("", "v1", "namespaces", false), &namespace).await?;
+    for object in lease_role() {
+        let plural = if object["kind"] == "Role" { "roles" } else { "rolebindings" };
+        create(client, &Kind::new("rbac.authorization.k8s.io", "v1", plural, true), &object).await?;
+    }
     let class = json!({
         "apiVersion": format!("{}/v1", crds::GROUP),
         "kind": "GatewayClass",
@@ -346,6 +350,23 @@ fn role_in(namespace: &str, references: &References) -> [Value; 2] {
     let binding = json!({
         "apiVersion": format!("{group}/v1"), "kind": "RoleBinding", "metadata": metadata,
         "roleRef": {"apiGroup": group, "kind": "Role", "name": ROLE},
+        "subjects": [{"apiGroup": group, "kind": "Group", "name": DATA_GROUP}],
+    });
+    [role, binding]
+}
+
+/// Returns the Role and RoleBinding by which data nodes write their Leases.
+fn lease_role() -> [Value; 2] {
+    let group = "rbac.authorization.k8s.io";
+    let metadata = json!({"name": "corten-edge-leases", "namespace": NAMESPACE});
+    let verbs = ["get", "create", "patch", "delete"];
+    let role = json!({
+        "apiVersion": format!("{group}/v1"), "kind": "Role", "metadata": metadata,
+        "rules": [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": verbs}],
+    });
+    let binding = json!({
+        "apiVersion": format!("{group}/v1"), "kind": "RoleBinding", "metadata": metadata,
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": "corten-edge-leases"},
         "subjects": [{"apiGroup": group, "kind": "Group", "name": DATA_GROUP}],
     });
     [role, binding]

@@ -366,9 +366,7 @@ mod tests {
 
     #[test]
     fn a_newer_bundle_and_the_experimental_channel_stay() {
-        let of = |version: &str, channel: &str| {
-            json!({"metadata": {"annotations": {BUNDLE_ANNOTATION: version, CHANNEL_ANNOTATION: channel}}})
-        };
+        let of = |version: &str, channel: &str| json!({"metadata": {"annotations": {BUNDLE_ANNOTATION: version, CHANNEL_ANNOTATION: channel}}});
         assert!(is_newer(&of("v1.7.0", "standard")));
         assert!(is_newer(&of("v1.6.1", "experimental")));
         assert!(!is_newer(&of("v1.6.1", "standard")));

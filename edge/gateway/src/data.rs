@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,13 +29,16 @@ const RENEW_PERIOD: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_millis(5);
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
+/// The listeners whose ports cannot be bound, once a configuration is served.
+pub type Applied<'a> = Pin<Box<dyn Future<Output = Vec<ListenerKey>> + Send + 'a>>;
+
 /// The proxy that serves a configuration. The binary plugs it in.
 pub trait DataHalf: Send + Sync {
     /// Sets the endpoints of a backend.
-    fn set_endpoints(&self, backend: &BackendKey, endpoints: Endpoints);
+    fn set_endpoints(&self, backend: &BackendKey, endpoints: &Endpoints);
 
     /// Serves a configuration, and returns the listeners whose ports cannot be bound.
-    fn apply(&self, configuration: Configuration) -> Vec<ListenerKey>;
+    fn apply<'a>(&'a self, configuration: &'a Configuration) -> Applied<'a>;
 }
 
 /// Returns the resource of Leases.
@@ -70,7 +74,7 @@ pub async fn run(node: String, client: Client, data: Arc<dyn DataHalf>, shutdown
             for backend in resolved.configuration.backends.keys() {
                 set_endpoints(&*data, world.objects(), &slices, backend, &mut served);
             }
-            let failed = data.apply(resolved.configuration);
+            let failed = data.apply(&resolved.configuration).await;
             report.set(resolved.complete, &failed);
         } else if !services.is_empty() {
             let backends: Vec<BackendKey> =
@@ -110,7 +114,7 @@ fn set_endpoints(
     let port = ports.iter().find(|port| port.port == backend.port);
     let endpoints = port.map(|port| slices.endpoints(&service, port)).unwrap_or_default();
     if served.get(backend) != Some(&endpoints) {
-        data.set_endpoints(backend, endpoints.clone());
+        data.set_endpoints(backend, &endpoints);
         served.insert(backend.clone(), endpoints);
     }
 }
@@ -152,10 +156,8 @@ fn add_slice(slice: &Value, port: &ServicePort, endpoints: &mut Endpoints) {
         let address = endpoint["addresses"][0].as_str().and_then(|text| text.parse::<IpAddr>().ok());
         let Some(address) = address else { continue };
         let condition = |name: &str, default: bool| endpoint["conditions"][name].as_bool().unwrap_or(default);
-        let found = Endpoint {
-            address: SocketAddr::new(address, number),
-            node: endpoint["nodeName"].as_str().map(Arc::from),
-        };
+        let found =
+            Endpoint { address: SocketAddr::new(address, number), node: endpoint["nodeName"].as_str().map(Arc::from) };
         if condition("ready", true) {
             endpoints.ready.push(found);
         } else if condition("serving", false) && condition("terminating", false) {
@@ -208,7 +210,8 @@ impl Report {
     }
 
     async fn write(&self, serves: &BTreeMap<Key, i64>) -> Result<(), Error> {
-        let list: BTreeMap<String, i64> = serves.iter().map(|(key, generation)| (key.to_string(), *generation)).collect();
+        let list: BTreeMap<String, i64> =
+            serves.iter().map(|(key, generation)| (key.to_string(), *generation)).collect();
         let now = corten_meta::time::rfc3339_micro(corten_meta::time::now());
         let lease = json!({
             "apiVersion": "coordination.k8s.io/v1",

@@ -10,3 +10,6 @@ pub mod objects;
 pub mod resolve;
 pub mod status;
 mod world;
+
+#[cfg(test)]
+mod tests;

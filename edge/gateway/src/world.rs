@@ -64,6 +64,19 @@ fn watched() -> Vec<Watched> {
     ]
 }
 
+/// Keeps an object by the plural name of its kind, as the watches do.
+#[cfg(test)]
+pub fn keep_by_plural(objects: &mut Objects, plural: &str, change: &Change) {
+    match plural {
+        "secrets" => ByName::Secret.keep(objects, change),
+        "configmaps" => ByName::ConfigMap.keep(objects, change),
+        plural => {
+            let known = watched().into_iter().find(|one| one.kind.plural == plural);
+            (known.unwrap_or_else(|| panic!("no watch of {plural}")).keep)(objects, change);
+        }
+    }
+}
+
 fn keep<S: DeserializeOwned + Default>(store: &mut Store<S>, change: &Change) {
     let decoded = change.new.as_ref().and_then(|object| decode(object.value()));
     match decoded {

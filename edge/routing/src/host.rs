@@ -56,6 +56,13 @@ impl<T> Hosts<T> {
         self.any.as_ref()
     }
 
+    /// Returns all patterns with their values, the most specific kind first.
+    pub fn entries(&self) -> impl Iterator<Item = (HostPattern, &T)> {
+        let exact = self.exact.iter().map(|(name, value)| (HostPattern::Exact(name.clone()), value));
+        let wildcard = self.wildcard.iter().map(|(suffix, value)| (HostPattern::Wildcard(suffix.clone()), value));
+        exact.chain(wildcard).chain(self.any.iter().map(|value| (HostPattern::Any, value)))
+    }
+
     /// Returns all values.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.exact.values().chain(self.wildcard.values()).chain(&self.any)

@@ -199,9 +199,7 @@ pub fn allocate(services: &Store<ServiceSpec>, wanted: &[WantedService], range: 
 }
 
 fn service_object(service: &WantedService, ports: &BTreeMap<WantedPort, u16>) -> Value {
-    let port = |(port, bound): (&WantedPort, &u16)| {
-        json!({"name": port.name(), "port": port.port, "protocol": port.protocol(), "targetPort": bound})
-    };
+    let port = |(port, bound): (&WantedPort, &u16)| json!({"name": port.name(), "port": port.port, "protocol": port.protocol(), "targetPort": bound});
     let mut object = json!({
         "apiVersion": "v1",
         "kind": "Service",
@@ -244,9 +242,8 @@ fn slice(objects: &Objects, service: &Allocated, family: &str, ipv4: bool) -> Op
     if endpoints.is_empty() && !ipv4 {
         return None;
     }
-    let port = |(port, bound): (&WantedPort, &u16)| {
-        json!({"name": port.name(), "port": bound, "protocol": port.protocol()})
-    };
+    let port =
+        |(port, bound): (&WantedPort, &u16)| json!({"name": port.name(), "port": bound, "protocol": port.protocol()});
     let name = format!("{}-{}", service.key.name, family.to_lowercase());
     let mut slice = json!({
         "apiVersion": "discovery.k8s.io/v1",

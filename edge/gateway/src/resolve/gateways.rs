@@ -169,9 +169,10 @@ fn programmed(objects: &Objects, gateway: &Gateway<'_>) -> Condition {
 fn gateway_status(objects: &Objects, gateway: &Gateway<'_>, programmed: &Condition, now: &str) -> Value {
     let object = gateway.object;
     let all = vec![accepted(gateway), programmed.clone(), resolved_refs(gateway)];
-    let insecure = gateway.listeners.iter().any(|listener| {
-        listener.client_validation.as_ref().is_some_and(|validation| validation.optional)
-    });
+    let insecure = gateway
+        .listeners
+        .iter()
+        .any(|listener| listener.client_validation.as_ref().is_some_and(|validation| validation.optional));
     let insecure = insecure.then(|| {
         let message = "connections without a valid client certificate are let through";
         Condition::is_true("InsecureFrontendValidationMode", "ConfigurationChanged", message)

@@ -43,7 +43,8 @@ pub fn http(source: &Source<'_>, spec: &HttpRouteSpec) -> Rules {
     for rule in &spec.rules {
         let filters: Arc<[Filter]> = source.filters(&rule.filters, &mut rules).into();
         let backends = source.backends(&rule.backend_refs, &rule.filters, &mut rules);
-        let parts = Parts { name: rule.name.as_deref(), filters, backends, timeouts: timeouts(rule), retry: retry(rule) };
+        let parts =
+            Parts { name: rule.name.as_deref(), filters, backends, timeouts: timeouts(rule), retry: retry(rule) };
         let all = [HttpMatchSpec::default()];
         let matches = if rule.matches.is_empty() { all.as_slice() } else { &rule.matches };
         for one in matches {

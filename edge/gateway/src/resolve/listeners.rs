@@ -114,9 +114,8 @@ fn read_kinds(listener: &mut Listener<'_>, supported: &'static [&'static str]) {
     if allowed.is_empty() || supported.is_empty() {
         return;
     }
-    let is_allowed = |kind: &str| {
-        allowed.iter().any(|one| one.kind == kind && one.group.as_deref().unwrap_or(GROUP) == GROUP)
-    };
+    let is_allowed =
+        |kind: &str| allowed.iter().any(|one| one.kind == kind && one.group.as_deref().unwrap_or(GROUP) == GROUP);
     listener.kinds = supported.iter().copied().filter(|kind| is_allowed(kind)).collect();
     let is_known = |one: &&crate::objects::RouteKind| {
         one.group.as_deref().unwrap_or(GROUP) == GROUP && supported.contains(&one.kind.as_str())

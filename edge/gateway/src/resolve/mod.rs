@@ -19,9 +19,7 @@ mod references;
 mod routes;
 mod table;
 
-pub use addresses::{
-    Allocated, OWNED_LABEL, WantedPort, WantedService, allocate, bind_ports, is_owned, slices,
-};
+pub use addresses::{Allocated, OWNED_LABEL, WantedPort, WantedService, allocate, bind_ports, is_owned, slices};
 pub use classes::FEATURES;
 
 use std::collections::BTreeSet;

@@ -101,11 +101,7 @@ pub fn backends<'a>(route: &'a Route<'_>) -> impl Iterator<Item = &'a BackendKey
     rules.chain(route.stream.iter().filter_map(|backend| backend.key.as_ref()))
 }
 
-fn read_policy<'a>(
-    objects: &Objects,
-    object: &'a Resource<BackendTlsPolicySpec>,
-    read: &mut References,
-) -> Policy<'a> {
+fn read_policy<'a>(objects: &Objects, object: &'a Resource<BackendTlsPolicySpec>, read: &mut References) -> Policy<'a> {
     let validation = &object.spec.validation;
     let from = From::gateway_api("BackendTLSPolicy", &object.metadata.namespace);
     let reasons = AuthorityReasons { kind: "InvalidKind", invalid: "InvalidCACertificateRef" };
@@ -136,7 +132,8 @@ fn read_policy<'a>(
         None => TrustedCertificates::Pem(pem.into()),
     };
     let names = validation.subject_alt_names.iter();
-    let names = names.map(|name| Arc::from(if name.type_ == "URI" { name.uri.as_str() } else { name.hostname.as_str() }));
+    let names =
+        names.map(|name| Arc::from(if name.type_ == "URI" { name.uri.as_str() } else { name.hostname.as_str() }));
     let tls = BackendTls {
         hostname: validation.hostname.as_str().into(),
         subject_alt_names: names.collect(),

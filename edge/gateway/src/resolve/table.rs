@@ -86,12 +86,8 @@ fn protocol(
     routes: &ByListener<'_>,
 ) -> Option<ListenerProtocol> {
     let at_port = |listener: &Listener<'_>| listener.spec.port == port.port && listener.transport() == port.transport;
-    let listeners: Vec<(usize, &Listener<'_>)> = gateway
-        .listeners
-        .iter()
-        .enumerate()
-        .filter(|(_, listener)| listener.is_valid() && at_port(listener))
-        .collect();
+    let listeners: Vec<(usize, &Listener<'_>)> =
+        gateway.listeners.iter().enumerate().filter(|(_, listener)| listener.is_valid() && at_port(listener)).collect();
     let (_, first) = listeners.first()?;
     let of = |place: usize| routes.get(&(number, place)).map(Vec::as_slice).unwrap_or_default();
     Some(match first.spec.protocol.as_str() {
@@ -186,11 +182,8 @@ fn tls_hosts(
             }
             seen.push(host.clone());
             let stream = at.route.stream.clone();
-            let entry = if listener.is_passthrough() {
-                TlsHost::Passthrough(stream)
-            } else {
-                terminate(TlsUse::Tcp(stream))
-            };
+            let entry =
+                if listener.is_passthrough() { TlsHost::Passthrough(stream) } else { terminate(TlsUse::Tcp(stream)) };
             table.insert(host.clone(), Arc::new(entry));
         }
     }
