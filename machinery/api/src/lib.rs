@@ -63,7 +63,10 @@ pub use kind::{
 };
 pub use metrics::metrics_kinds;
 pub use network::podaddress::PLURAL as POD_ADDRESSES;
-pub use network::{NETWORK_GROUP, network_kinds};
+pub use network::{
+    ADDRESS_POOLS, AddressPool, AddressRange, Advertisement, BGP_NAMESPACE, BGP_PEERS, BgpPeer, NETWORK_GROUP,
+    NETWORK_VERSION, network_crds, network_kinds,
+};
 pub use registry::{by_gvk, kinds, lookup};
 pub(crate) use rule_code::rule_in_code;
 pub use schema::{FieldReport, Schema, check_fields, check_spelled_fields, prune, schema};
