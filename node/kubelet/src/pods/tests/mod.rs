@@ -1,18 +1,108 @@
-//! The plan by table: a pod, its state in the runtime, and the plan as text. Also the property that a plan that was
-//! carried out leads to an empty plan.
+//! The plan and the status of a pod for its state in the runtime: `plan.txt`, `status.txt`. Also the property that a
+//! plan that was carried out leads to an empty plan.
 
+use std::collections::HashMap;
 use std::fmt::Write;
+use std::net::IpAddr;
 
-use corten_api::k8s_openapi::api::core::v1::Pod;
-use expect_test::{Expect, expect};
+use corten_api::k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
+use expect_test::expect_file;
 use jiff::{SignedDuration, Timestamp};
+use testkit_fixture::script;
 
 use super::plan::{Applied, Memory, Plan, SandboxAction, Termination, backoff_key, is_resizing, plan};
+use super::status::{Facts, status};
 use crate::fixtures;
 use crate::pod::observed::{Instance, InstanceState, Observed, Sandbox};
 use crate::pod::verdict::Verdict;
+use crate::pod::waiting::Waiting;
 
 const NOW: i64 = 1_000_000;
+
+/// A pod and the kubelet's knowledge of it.
+#[derive(Default)]
+struct Scene {
+    pod: Pod,
+    observed: Observed,
+    memory: Memory,
+    waiting: HashMap<String, Waiting>,
+    ended: bool,
+}
+
+impl Scene {
+    fn status(&self) -> PodStatus {
+        status(&Facts {
+            pod: &self.pod,
+            observed: &self.observed,
+            memory: &self.memory,
+            waiting: &self.waiting,
+            host_ips: &[IpAddr::from([192, 0, 2, 1])],
+            runtime_name: "corten",
+            ended: self.ended,
+            now: at(0),
+        })
+    }
+}
+
+fn run(scene: &mut Scene, command: &str) -> String {
+    let (word, rest) = command.split_once(' ').unwrap_or((command, ""));
+    let words: Vec<&str> = rest.split_whitespace().collect();
+    match word {
+        "pod" => scene.pod = testkit_fixture::typed(&format!("{command} uid=pod-uid generation=1")),
+        "runtime" => scene.observed = observed(rest),
+        "terminating" => scene.memory.termination = Some(termination(&words)),
+        "stopping" => drop(scene.memory.stopping.insert(rest.into())),
+        "probed" => drop(scene.memory.verdicts.insert(words[0].into(), verdict(&words[1..]))),
+        "backoff" => {
+            let container = &crate::pod::spec::spec(&scene.pod).containers[0];
+            scene.memory.backoffs.next(&backoff_key(container), at(words[1].parse().unwrap()));
+        }
+        "waiting" => {
+            let waiting = Waiting { reason: words[1].into(), message: "why".into() };
+            scene.waiting.insert(words[0].into(), waiting);
+        }
+        "ended" => scene.ended = true,
+        "plan" => return show_plan(&plan(&scene.pod, &scene.observed, &scene.memory, at(0))),
+        "status" => return show_status(&scene.status()),
+        "containers" => return show_containers(&scene.status()),
+        "phase" => {
+            let status = scene.status();
+            return [status.phase, status.reason].into_iter().flatten().collect::<Vec<_>>().join(" ");
+        }
+        other => panic!("no command {other}"),
+    }
+    String::new()
+}
+
+#[test]
+fn plans() {
+    script::check(expect_file!["plan.txt"], Scene::default, run);
+}
+
+#[test]
+fn statuses() {
+    script::check(expect_file!["status.txt"], Scene::default, run);
+}
+
+/// Parses the seconds since the start, the grace period, and the reason of a failure.
+fn termination(words: &[&str]) -> Termination {
+    let failed = words.get(2).map(|reason| ((*reason).to_owned(), "why".to_owned()));
+    Termination {
+        since: at(words[0].parse().unwrap()),
+        grace: words[1].parse().unwrap(),
+        failed,
+        ..Termination::default()
+    }
+}
+
+/// Parses the results of probes: `startup liveness=false`.
+fn verdict(words: &[&str]) -> Verdict {
+    let result = |probe: &str| {
+        let word = words.iter().find(|word| word.split('=').next() == Some(probe))?;
+        Some(!word.ends_with("=false"))
+    };
+    Verdict { startup: result("startup"), readiness: result("readiness"), liveness: result("liveness") }
+}
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(NOW + second).unwrap()
@@ -27,11 +117,12 @@ fn sandbox(id: &str, ready: bool) -> Sandbox {
     Sandbox { id: id.into(), attempt, ready, created_at: i64::from(attempt), ips: vec!["10.244.0.2".into()] }
 }
 
-/// Parses instances such as `s0 main running`, `s0 init exited 1 -5 #2` (code, seconds ago, restart count).
+/// Parses sandboxes and instances: `s0 ready, s0 main running, s0 init exited 1 -5 #2` (code, seconds ago, restart
+/// count).
 fn observed(text: &str) -> Observed {
     let mut observed = Observed::default();
-    for (index, line) in text.lines().map(str::trim).filter(|line| !line.is_empty()).enumerate() {
-        let words: Vec<&str> = line.split_whitespace().collect();
+    for (index, part) in text.split(',').map(str::trim).filter(|part| !part.is_empty()).enumerate() {
+        let words: Vec<&str> = part.split_whitespace().collect();
         if let [id, state] = words.as_slice() {
             observed.sandboxes.push(sandbox(id, *state == "ready"));
             continue;
@@ -50,6 +141,7 @@ fn observed(text: &str) -> Observed {
             restart_count: count,
             state,
             created_at: index as i64,
+            started_at: nanos(-1000),
             exit_code: i32::try_from(number(3)).unwrap(),
             finished_at: nanos(number(4)),
             ..Instance::default()
@@ -58,7 +150,7 @@ fn observed(text: &str) -> Observed {
     observed.sorted()
 }
 
-fn show(plan: &Plan) -> String {
+fn show_plan(plan: &Plan) -> String {
     let mut text = String::new();
     for stop in &plan.stop {
         writeln!(text, "stop {} grace {}: {}", stop.id, stop.grace, stop.message).unwrap();
@@ -84,384 +176,69 @@ fn show(plan: &Plan) -> String {
     if text.is_empty() { "nothing\n".into() } else { text }
 }
 
-fn check(spec: &str, runtime: &str, expected: Expect) {
-    check_with(spec, runtime, &Memory::default(), expected);
-}
-
-fn check_with(spec: &str, runtime: &str, memory: &Memory, expected: Expect) {
-    expected.assert_eq(&show(&plan(&fixtures::pod(spec), &observed(runtime), memory, at(0))));
-}
-
-const ONE: &str = r#"{"containers":[{"name":"main"}]}"#;
-const NEVER: &str = r#"{"restartPolicy":"Never","containers":[{"name":"main"}]}"#;
-const ON_FAILURE: &str = r#"{"restartPolicy":"OnFailure","containers":[{"name":"main"}]}"#;
-const WITH_INIT: &str = r#"{"initContainers":[{"name":"one"},{"name":"two"}],"containers":[{"name":"main"}]}"#;
-const WITH_SIDECAR: &str = r#"{"initContainers":[{"name":"side","restartPolicy":"Always","startupProbe":{"exec":{}}},{"name":"init"}],
-    "containers":[{"name":"main"}]}"#;
-const TWO_SIDECARS: &str = r#"{"restartPolicy":"Never","initContainers":[{"name":"a","restartPolicy":"Always"},{"name":"b","restartPolicy":"Always"}],
-    "containers":[{"name":"main"}]}"#;
-
-#[test]
-fn a_new_pod_gets_a_sandbox_then_its_containers() {
-    check(
-        ONE,
-        "",
-        expect![[r#"
-        create sandbox 0
-    "#]],
-    );
-    check(
-        ONE,
-        "s0 ready",
-        expect![[r#"
-        start main (Main) #0
-    "#]],
-    );
-    check(
-        ONE,
-        "s0 ready\n s0 main running",
-        expect![[r#"
-        nothing
-    "#]],
-    );
-}
-
-#[test]
-fn restart_policies_decide_about_ended_containers() {
-    for (spec, code, restarted) in [
-        (ONE, 0, true),
-        (ONE, 1, true),
-        (ON_FAILURE, 0, false),
-        (ON_FAILURE, 1, true),
-        (NEVER, 0, false),
-        (NEVER, 1, false),
-    ] {
-        let runtime = observed(&format!("s0 ready\n s0 main exited {code} -60"));
-        let plan = plan(&fixtures::pod(spec), &runtime, &Memory::default(), at(0));
-        assert_eq!(!plan.start.is_empty(), restarted, "{spec} {code}");
-        assert_eq!(plan.sandbox == SandboxAction::Stop, !restarted, "{spec} {code}");
+fn show_state(state: Option<&ContainerState>) -> String {
+    let Some(state) = state else { return "-".into() };
+    if let Some(waiting) = &state.waiting {
+        return format!("waiting:{}", waiting.reason.as_deref().unwrap_or("-"));
     }
+    if let Some(terminated) = &state.terminated {
+        return format!("terminated:{}:{}", terminated.exit_code, terminated.reason.as_deref().unwrap_or("-"));
+    }
+    if state.running.is_some() { "running".into() } else { "-".into() }
+}
+
+fn show_status(status: &PodStatus) -> String {
+    let mut text = format!("{} {}", status.phase.as_deref().unwrap(), status.pod_ip.as_deref().unwrap_or("-"));
+    if let Some(reason) = &status.reason {
+        text += &format!(" {reason}");
+    }
+    text += "\n";
+    text += &show_containers(status);
+    for condition in status.conditions.iter().flatten() {
+        let reason = condition.reason.as_deref().unwrap_or_default();
+        let message = condition.message.as_deref().unwrap_or_default();
+        text += format!("{}={} {reason} {message}", condition.type_, condition.status).trim_end();
+        text += "\n";
+    }
+    text
+}
+
+fn show_containers(status: &PodStatus) -> String {
+    let mut text = String::new();
+    let lists = [&status.init_container_statuses, &status.container_statuses, &status.ephemeral_container_statuses];
+    for container in lists.into_iter().flatten().flatten() {
+        let ContainerStatus { name, ready, started, restart_count, state, last_state, .. } = container;
+        let started = started.map_or("-".to_owned(), |started| started.to_string());
+        text += &format!(
+            "{name}: {} last={} ready={ready} started={started} restarts={restart_count}\n",
+            show_state(state.as_ref()),
+            show_state(last_state.as_ref())
+        );
+    }
+    text
 }
 
 #[test]
-fn restart_rules_overrule_the_policy() {
-    let spec = r#"{"restartPolicy":"Never","containers":[{"name":"main","restartPolicy":"Never",
-        "restartPolicyRules":[{"action":"Restart","exitCodes":{"operator":"In","values":[42]}}]}]}"#;
-    check(
-        spec,
-        "s0 ready\n s0 main exited 42 -60",
-        expect![[r#"
-        start main (Main) #1
-    "#]],
-    );
-    check(
-        spec,
-        "s0 ready\n s0 main exited 1 -60",
-        expect![[r#"
-        stop sandbox
-    "#]],
-    );
-}
-
-#[test]
-fn crash_loops_back_off() {
+fn a_crash_loop_of_another_image_begins_anew() {
+    let mut container = crate::pod::spec::spec(&running().pod).containers[0].clone();
     let mut memory = Memory::default();
-    check_with(
-        ONE,
-        "s0 ready\n s0 main exited 1 -1 #3",
-        &memory,
-        expect![[r#"
-        start main (Main) #4
-    "#]],
-    );
-    let pod = fixtures::pod(ONE);
-    let mut container = crate::pod::spec::spec(&pod).containers[0].clone();
     memory.backoffs.next(&backoff_key(&container), at(-2));
+    assert!(memory.backoffs.until(&backoff_key(&container), at(-1), at(0)).is_some());
     container.image = Some("another".to_owned());
-    assert_eq!(memory.backoffs.until(&backoff_key(&container), at(-1), at(0)), None, "another image begins anew");
-    check_with(
-        ONE,
-        "s0 ready\n s0 main exited 1 -1 #3",
-        &memory,
-        expect![[r#"
-        wait 9s: back-off 10s restarting failed container=main pod=p_ns(pod-uid)
-    "#]],
-    );
-    check_with(
-        ONE,
-        "s0 ready\n s0 main exited 1 -10 #3",
-        &memory,
-        expect![[r#"
-        start main (Main) #4
-    "#]],
-    );
+    assert_eq!(memory.backoffs.until(&backoff_key(&container), at(-1), at(0)), None);
 }
 
-#[test]
-fn init_containers_run_in_order() {
-    check(
-        WITH_INIT,
-        "s0 ready",
-        expect![[r#"
-        start one (Init) #0
-    "#]],
-    );
-    check(
-        WITH_INIT,
-        "s0 ready\n s0 one running",
-        expect![[r#"
-        nothing
-    "#]],
-    );
-    check(
-        WITH_INIT,
-        "s0 ready\n s0 one exited 0 -1",
-        expect![[r#"
-        start two (Init) #0
-    "#]],
-    );
-    check(
-        WITH_INIT,
-        "s0 ready\n s0 one exited 0 -2\n s0 two exited 0 -1",
-        expect![[r#"
-        start main (Main) #0
-    "#]],
-    );
-    check(
-        WITH_INIT,
-        "s0 ready\n s0 one exited 1 -1",
-        expect![[r#"
-        start one (Init) #1
-    "#]],
-    );
-}
-
-#[test]
-fn a_failed_init_container_ends_a_pod_that_never_restarts() {
-    let spec = r#"{"restartPolicy":"Never","initContainers":[{"name":"one"}],"containers":[{"name":"main"}]}"#;
-    check(
-        spec,
-        "s0 ready\n s0 one exited 1 -1",
-        expect![[r#"
-        stop sandbox
-    "#]],
-    );
-    check(
-        spec,
-        "s0 notready\n s0 one exited 1 -1",
-        expect![[r#"
-        nothing
-    "#]],
-    );
-}
-
-#[test]
-fn sidecars_start_before_and_stay_beside() {
-    check(
-        WITH_SIDECAR,
-        "s0 ready",
-        expect![[r#"
-        start side (Sidecar) #0
-    "#]],
-    );
-    check(
-        WITH_SIDECAR,
-        "s0 ready\n s0 side running",
-        expect![[r#"
-        nothing
-    "#]],
-    );
-    let mut memory = Memory::default();
-    memory.verdicts.insert("side1".into(), Verdict { startup: Some(true), ..Verdict::default() });
-    check_with(
-        WITH_SIDECAR,
-        "s0 ready\n s0 side running",
-        &memory,
-        expect![[r#"
-        start init (Init) #0
-    "#]],
-    );
-    check_with(
-        WITH_SIDECAR,
-        "s0 ready\n s0 side running\n s0 init exited 0 -1",
-        &memory,
-        expect![[r#"
-        start main (Main) #0
-    "#]],
-    );
-    check_with(
-        WITH_SIDECAR,
-        "s0 ready\n s0 side exited 0 -60\n s0 init exited 0 -60\n s0 main running",
-        &memory,
-        expect![[r#"
-        start side (Sidecar) #1
-    "#]],
-    );
-}
-
-#[test]
-fn sidecars_stop_last_and_in_reverse() {
-    check(
-        TWO_SIDECARS,
-        "s0 ready\n s0 a running\n s0 b running\n s0 main exited 0 -1",
-        expect![[r#"
-        stop b2 grace 30: Stopping container b
-    "#]],
-    );
-    check(
-        TWO_SIDECARS,
-        "s0 ready\n s0 a running\n s0 b exited 0 -1\n s0 main exited 0 -1",
-        expect![[r#"
-        stop a1 grace 30: Stopping container a
-    "#]],
-    );
-    check(
-        TWO_SIDECARS,
-        "s0 ready\n s0 a exited 0 0\n s0 b exited 0 -1\n s0 main exited 0 -1",
-        expect![[r#"
-        stop sandbox
-    "#]],
-    );
-}
-
-fn terminating(since: i64, grace: i64) -> Memory {
-    Memory { termination: Some(Termination { since: at(since), grace, ..Termination::default() }), ..Memory::default() }
-}
-
-#[test]
-fn ending_stops_containers_within_the_grace_that_is_left() {
-    check_with(
-        ONE,
-        "s0 ready\n s0 main running",
-        &terminating(0, 30),
-        expect![[r#"
-        stop main1 grace 30: Stopping container main
-    "#]],
-    );
-    check_with(
-        TWO_SIDECARS,
-        "s0 ready\n s0 a running\n s0 b running\n s0 main running",
-        &terminating(-10, 30),
-        expect![[r#"
-        stop main3 grace 20: Stopping container main
-    "#]],
-    );
-    check_with(
-        TWO_SIDECARS,
-        "s0 ready\n s0 a running\n s0 main exited 0 -1",
-        &terminating(-100, 30),
-        expect![[r#"
-        stop a1 grace 2: Stopping container a
-    "#]],
-    );
-    check_with(
-        ONE,
-        "s0 ready\n s0 main running",
-        &terminating(-1, 0),
-        expect![[r#"
-        stop main1 grace 1: Stopping container main
-    "#]],
-    );
-    check_with(
-        ONE,
-        "s0 ready\n s0 main exited 1 -1",
-        &terminating(0, 30),
-        expect![[r#"
-        stop sandbox
-    "#]],
-    );
-    check_with(
-        ONE,
-        "s0 notready\n s0 main exited 1 -1",
-        &terminating(0, 30),
-        expect![[r#"
-        nothing
-    "#]],
-    );
-    check_with(
-        ONE,
-        "",
-        &terminating(0, 30),
-        expect![[r#"
-        nothing
-    "#]],
-    );
-}
-
-#[test]
-fn a_container_that_is_being_stopped_is_not_stopped_twice() {
-    let mut memory = terminating(0, 30);
-    memory.stopping.insert("main1".into());
-    check_with(
-        ONE,
-        "s0 ready\n s0 main running",
-        &memory,
-        expect![[r#"
-        nothing
-    "#]],
-    );
-}
-
-#[test]
-fn a_lost_sandbox_is_replaced_after_what_ran_in_it_has_ended() {
-    check(
-        ONE,
-        "s0 notready\n s0 main running",
-        expect![[r#"
-        stop main1 grace 30: Stopping container main
-    "#]],
-    );
-    check(
-        ONE,
-        "s0 notready\n s0 main exited 137 -1",
-        expect![[r#"
-        create sandbox 1
-    "#]],
-    );
-    check(
-        NEVER,
-        "s0 notready\n s0 main exited 0 -1",
-        expect![[r#"
-        nothing
-    "#]],
-    );
-    check(
-        WITH_INIT,
-        "s1 ready\n s0 notready\n s0 one exited 0 -9\n s0 two exited 0 -8\n s0 main exited 137 -1",
-        expect![[r#"
-        start one (Init) #1
-    "#]],
-    );
-}
-
-#[test]
-fn failing_probes_restart_the_container() {
-    let spec = r#"{"terminationGracePeriodSeconds":7,"containers":[{"name":"main","livenessProbe":{"exec":{},"terminationGracePeriodSeconds":3}}]}"#;
-    let mut memory = Memory::default();
-    memory.verdicts.insert("main1".into(), Verdict { liveness: Some(false), ..Verdict::default() });
-    check_with(
-        spec,
-        "s0 ready\n s0 main running",
-        &memory,
-        expect![[r#"
-        stop main1 grace 3: Container main failed liveness probe, will be restarted
-    "#]],
-    );
-    memory.verdicts.insert("main1".into(), Verdict { startup: Some(false), ..Verdict::default() });
-    check_with(
-        spec,
-        "s0 ready\n s0 main running",
-        &memory,
-        expect![[r#"
-        stop main1 grace 7: Container main failed startup probe, will be restarted
-    "#]],
-    );
+fn running() -> Scene {
+    let mut scene = Scene::default();
+    run(&mut scene, "pod ns/p containers=[{name: main, image: busybox}]");
+    run(&mut scene, "runtime s0 ready, s0 main running");
+    scene
 }
 
 #[test]
 fn a_changed_image_restarts_the_container() {
     let pod = fixtures::pod(r#"{"containers":[{"name":"main","image":"new"}]}"#);
-    let mut runtime = observed("s0 ready\n s0 main running");
+    let mut runtime = observed("s0 ready, s0 main running");
     runtime.instances[0].hash = "old".into();
     let plan = plan(&pod, &runtime, &Memory::default(), at(0));
     assert_eq!(plan.stop[0].message, "Container main definition changed, will be restarted");
@@ -477,7 +254,7 @@ fn changed_resources_are_applied_or_restart_the_container() {
     };
     let pod = fixtures::pod(&spec("NotRequired"));
     let mut memory = Memory::default();
-    let runtime = observed("s0 ready\n s0 main running");
+    let runtime = observed("s0 ready, s0 main running");
     let main_resources = Applied::new(&pod, &crate::pod::spec::spec(&pod).containers[0]);
     memory.applied.insert("main1".into(), main_resources);
     assert_eq!(plan(&pod, &runtime, &memory, at(0)), Plan::default());
@@ -499,7 +276,7 @@ fn a_changed_limit_of_the_pod_reaches_containers_without_one() {
         ))
     };
     let before = pod("8Mi");
-    let runtime = observed("s0 ready\n s0 own running\n s0 bare running\n s0 restarted running");
+    let runtime = observed("s0 ready, s0 own running, s0 bare running, s0 restarted running");
     let mut memory = Memory { applied_to_pod: Some(crate::pod::resources::pod_level(&before)), ..Memory::default() };
     for container in &crate::pod::spec::spec(&before).containers {
         let id = runtime.newest(&container.name).unwrap().id.clone();
@@ -522,91 +299,11 @@ fn an_init_container_is_resized_while_it_runs() {
     let before = pod("1");
     let applied = Applied::new(&before, crate::pod::spec::init_containers(&before).next().unwrap().1);
     let memory = Memory { applied: [("init1".to_owned(), applied)].into(), ..Memory::default() };
-    let runtime = observed("s0 ready\n s0 init running");
+    let runtime = observed("s0 ready, s0 init running");
     assert!(plan(&before, &runtime, &memory, at(0)).resize.is_empty() && !is_resizing(&before, &runtime, &memory));
     let after = pod("2");
     assert_eq!(plan(&after, &runtime, &memory, at(0)).resize, [("init1".to_owned(), "init".to_owned())]);
     assert!(is_resizing(&after, &runtime, &memory));
-}
-
-#[test]
-fn an_exit_may_restart_all_containers_from_the_first() {
-    let pod = r#"{"restartPolicy":"Never","initContainers":[{"name":"init"},{"name":"side","restartPolicy":"Always"}],
-        "containers":[{"name":"main"},{"name":"source","restartPolicy":"Never","restartPolicyRules":[
-        {"action":"RestartAllContainers","exitCodes":{"operator":"In","values":[42]}}]}]}"#;
-    let before = "s0 ready\n s0 init exited 0\n s0 side running";
-    check(
-        pod,
-        &format!("{before}\n s0 main running\n s0 source exited 42"),
-        expect![[r#"
-        stop main3 grace 0: Stopping container main
-        stop side2 grace 0: Stopping container side
-    "#]],
-    );
-    check(
-        pod,
-        &format!("{before}\n s0 main running\n s0 source exited 1"),
-        expect![[r#"
-        nothing
-    "#]],
-    );
-    check(
-        pod,
-        "s0 ready\n s0 init exited 0\n s0 side exited 137\n s0 main exited 137\n s0 source exited 42",
-        expect![[r#"
-            reset main3
-            reset side2
-            reset init1
-            reset source4
-        "#]],
-    );
-    check(
-        pod,
-        "s0 ready",
-        expect![[r#"
-        start init (Init) #0
-    "#]],
-    );
-}
-
-#[test]
-fn only_the_newest_two_instances_are_kept() {
-    check(
-        ONE,
-        "s0 ready\n s0 main exited 1 -99 #0\n s0 main exited 1 -98 #1\n s0 main exited 1 -97 #2\n s0 main running 0 0 #3",
-        expect![[r#"
-            remove main2
-            remove main1
-        "#]],
-    );
-    check(
-        ONE,
-        "s0 ready\n s0 main created",
-        expect![[r#"
-        start main (Main) #1
-        remove main1
-    "#]],
-    );
-}
-
-#[test]
-fn ephemeral_containers_start_once() {
-    let spec =
-        r#"{"containers":[{"name":"main"}],"ephemeralContainers":[{"name":"debug","targetContainerName":"main"}]}"#;
-    check(
-        spec,
-        "s0 ready\n s0 main running",
-        expect![[r#"
-        start debug (Ephemeral) #0
-    "#]],
-    );
-    check(
-        spec,
-        "s0 ready\n s0 main running\n s0 debug exited 1 -1",
-        expect![[r#"
-        nothing
-    "#]],
-    );
 }
 
 /// Carries out a plan at once; containers named `fails…` exit with 1, init containers with 0.
@@ -658,19 +355,53 @@ fn converge(pod: &Pod, mut observed: Observed, mut memory: Memory) -> Observed {
     panic!("no end of plans for {pod:?}");
 }
 
+/// Pods with every kind of container and restart policy; the one that `ends` exits at once.
+const PODS: [&str; 7] = [
+    "containers=[{name: main}]",
+    "containers=[{name: main}] restartPolicy=Never",
+    "containers=[{name: main}] restartPolicy=OnFailure",
+    "containers=[{name: main}] initContainers=[{name: one}, {name: two}]",
+    "containers=[{name: main}] \
+     initContainers=[{name: side, restartPolicy: Always, startupProbe: {exec: {}}}, {name: init}]",
+    "containers=[{name: main}] restartPolicy=Never \
+     initContainers=[{name: a, restartPolicy: Always}, {name: b, restartPolicy: Always}]",
+    "containers=[{name: ends}] initContainers=[{name: side, restartPolicy: Always}] restartPolicy=Never",
+];
+
 #[test]
 fn plans_carried_out_lead_to_an_empty_plan() {
-    let ends = r#"{"restartPolicy":"Never","initContainers":[{"name":"side","restartPolicy":"Always"}],"containers":[{"name":"ends"}]}"#;
-    let starts = ["", "s0 ready", "s0 notready\n s0 main running", "s0 ready\n s0 main created"];
-    for spec in [ONE, NEVER, ON_FAILURE, WITH_INIT, WITH_SIDECAR, TWO_SIDECARS, ends] {
+    let starts = ["", "s0 ready", "s0 notready, s0 main running", "s0 ready, s0 main created"];
+    for spec in PODS {
         for start in starts {
-            let pod = fixtures::pod(spec);
+            let pod: Pod = testkit_fixture::typed(&format!("pod p {spec}"));
             let observed = converge(&pod, observed(start), Memory::default());
-            let gone = converge(&pod, observed, terminating(0, 30));
+            let ends = Memory { termination: Some(termination(&["0", "30"])), ..Memory::default() };
+            let gone = converge(&pod, observed, ends);
             assert!(
                 gone.running().next().is_none() && gone.sandboxes.iter().all(|sandbox| !sandbox.ready),
                 "{spec} {start}"
             );
         }
     }
+}
+
+#[test]
+fn times_of_unchanged_conditions_stay() {
+    let mut scene = running();
+    let mut first = scene.status();
+    for condition in first.conditions.iter_mut().flatten() {
+        condition.last_transition_time =
+            Some(corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::from_second(5).unwrap()));
+    }
+    scene.pod.status = Some(first.clone());
+    assert_eq!(scene.status().conditions, first.conditions);
+}
+
+#[test]
+fn a_previous_attempt_is_the_last_state() {
+    let mut scene = running();
+    scene.observed = observed("s0 ready, s0 main exited 3 -500, s0 main running 0 0 #1");
+    let container = &scene.status().container_statuses.unwrap()[0];
+    let last = container.last_state.as_ref().unwrap().terminated.as_ref().unwrap();
+    assert_eq!((last.exit_code, last.container_id.as_deref(), container.restart_count), (3, Some("corten://main1"), 1));
 }
