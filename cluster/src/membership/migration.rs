@@ -10,7 +10,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use corten_members::{Config, Members, State, state};
+use corten_members::{Config, Members, State};
 use corten_store::Embedded;
 use corten_store::snapshot::{self, FirstMember};
 
@@ -128,6 +128,7 @@ fn sync_parent(path: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use corten_members::state;
     use corten_store::snapshot::{Limits, load};
     use corten_store::{Expect, Op, Store as _};
 
