@@ -128,6 +128,7 @@ fn sync_parent(path: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use corten_members::state;
     use corten_store::snapshot::{Limits, load};
     use corten_store::{Expect, Op, Store as _};
 
