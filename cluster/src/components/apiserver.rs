@@ -136,7 +136,7 @@ fn config(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<corten_apis
         encryption_key: Some(pki.secrets_key),
         encryption_configuration: follow(&access.encryption_provider_config)?,
         authorization,
-        trusted_roots: trusted_roots(),
+        trusted_roots: files::trusted_roots(),
         authentication_configuration: follow(&access.authentication_config)?,
         token_webhook: access
             .authentication_token_webhook_config_file
@@ -187,17 +187,6 @@ async fn renew(
         server.renew_clients(&kubelet, front_proxy)?;
         write_kubeconfigs(&cluster, certificates.pki())?;
     }
-}
-
-/// Returns the CAs that this machine trusts, in the file of its distribution; none if there is none.
-fn trusted_roots() -> String {
-    const BUNDLES: [&str; 4] = [
-        "/etc/ssl/certs/ca-certificates.crt",
-        "/etc/pki/tls/certs/ca-bundle.crt",
-        "/etc/ssl/ca-bundle.pem",
-        "/etc/ssl/cert.pem",
-    ];
-    BUNDLES.iter().find_map(|path| std::fs::read_to_string(path).ok()).unwrap_or_default()
 }
 
 /// Writes the kubeconfig files of the administrator and of components that run alone.

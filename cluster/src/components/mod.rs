@@ -9,6 +9,7 @@ pub mod apiserver;
 mod apply;
 pub mod audit;
 mod authorization;
+mod backups;
 mod companion;
 mod console;
 pub mod control;
@@ -35,6 +36,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use corten_client::{Caches, Client};
 use corten_controllers::NodeComponent;
+use corten_meta::metrics::Registry;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -92,7 +94,8 @@ async fn serve(
     progress.reached("apiserver");
 
     let mut clients = Tasks::new(shutdown.clone());
-    control::start(&cluster, &pki, &api, &mut clients)?;
+    let backed_up = Arc::new(Registry::default());
+    control::start(&cluster, &pki, &api, &backed_up, &mut clients)?;
     progress.reached("controllers");
 
     let admin = api.client("system:admin", &["system:masters"]);
@@ -108,6 +111,8 @@ async fn serve(
         clients.spawn("cluster-info", published);
         clients.spawn("server nodes", server_nodes::run(caches.clone(), members, shutdown.clone()));
     }
+
+    backups::start(&cluster, &admin, backed_up, &mut clients)?;
 
     let mut nodes = vec![cluster.node.name.clone()];
     if let Some(membership) = &membership {

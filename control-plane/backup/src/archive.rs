@@ -34,8 +34,6 @@ const MOST_SNAPSHOT_BYTES: u64 = 8 << 30;
 pub struct Manifest {
     /// The name of the server's node.
     pub node: String,
-    /// The revision of the store, as the server had it before the snapshot: the snapshot has it or a later one.
-    pub revision: u64,
     /// The prefix of all keys in the store.
     pub prefix: String,
     /// The cluster's settings, which this package does not read.
@@ -195,7 +193,7 @@ mod tests {
         snapshot.rewind().unwrap();
         Contents {
             header: Header::new(jiff::Timestamp::UNIX_EPOCH, "1.2.3", "c", &secret()).unwrap(),
-            manifest: Manifest { node: "n1".to_owned(), revision: 7, ..Manifest::default() },
+            manifest: Manifest { node: "n1".to_owned(), ..Manifest::default() },
             files: [("pki/ca.key", "key"), ("pki/ca.crt", "")]
                 .map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec()))
                 .into(),
@@ -226,7 +224,9 @@ mod tests {
 
     #[test]
     fn content_without_a_snapshot_is_refused() {
-        for entries in [&[][..], &[(MANIFEST, "{}")], &[(FILE, "x")], &[(MANIFEST, "{}"), (END, "")], &[(MANIFEST, "no")]] {
+        for entries in
+            [&[][..], &[(MANIFEST, "{}")], &[(FILE, "x")], &[(MANIFEST, "{}"), (END, "")], &[(MANIFEST, "no")]]
+        {
             let mut bytes = Vec::new();
             let mut sealer = Sealer::new(&mut bytes, &contents().header, &secret()).unwrap();
             for (kind, text) in entries {

@@ -5,6 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -120,18 +121,14 @@ pub struct Verified {
     pub revision: u64,
 }
 
-/// Reads a backup completely: every chunk is authenticated, and every key of the snapshot decoded. The snapshot lies in
-/// `scratch` meanwhile, a directory that only this user can read.
+/// Reads a backup completely: every chunk is authenticated, and every key of the snapshot decoded. The snapshot takes
+/// space in `scratch` meanwhile, in a file without a name.
 pub fn verify(path: &Path, secret: &Secret, scratch: &Path) -> Result<Verified, Error> {
     let opened = open(path, secret)?;
     let header = opened.header.clone();
     let manifest = opened.manifest.clone();
     let files = opened.files.len();
     let contents = load_snapshot(path, opened, scratch)?;
-    if contents.revision < manifest.revision {
-        let what = format!("its store ends at revision {}, before {}", contents.revision, manifest.revision);
-        return Err(Error::Unusable { file: path.display().to_string(), fault: Fault::Damaged(what) });
-    }
     let keys = contents.current().len();
     Ok(Verified { header, manifest, files, keys, revision: contents.revision })
 }
@@ -142,14 +139,17 @@ pub fn load_snapshot(
     opened: Opened<BufReader<File>>,
     scratch: &Path,
 ) -> Result<snapshot::Contents, Error> {
-    let (mut file, name) = scratch_file(scratch)?;
-    let loaded = opened
-        .copy_snapshot(&mut file)
-        .and_then(|()| file.flush())
-        .map_err(|error| Error::reading(path, error))
-        .and_then(|()| Ok(snapshot::load(&name, Limits::default())?));
-    fs::remove_file(&name).map_err(Error::io("remove", &name))?;
-    loaded
+    let mut file = scratch_file(scratch)?;
+    opened.copy_snapshot(&mut file).map_err(|error| Error::reading(path, error))?;
+    // The name of an open file that has none.
+    let name = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    snapshot::load(&name, Limits::default()).map_err(|error| {
+        let what = match error {
+            corten_store::Error::Corrupt { what, .. } => what,
+            other => other.to_string(),
+        };
+        Error::Unusable { file: path.display().to_string(), fault: Fault::Damaged(what) }
+    })
 }
 
 /// Writes the snapshot of a backup to a new file, for etcd's tools.
@@ -168,12 +168,13 @@ pub fn extract_snapshot(path: &Path, secret: &Secret, output: &Path) -> Result<(
     file.sync_all().map_err(Error::io("write", output))
 }
 
-/// Makes a file that only this user can read. Its reader removes it.
-pub fn scratch_file(directory: &Path) -> Result<(File, PathBuf), Error> {
-    let path = directory.join(format!("snapshot-{}.db{UNFINISHED}", std::process::id()));
-    let _ = fs::remove_file(&path);
+/// Makes a file without a name in a directory, which ends with its last holder.
+pub fn scratch_file(directory: &Path) -> Result<File, Error> {
+    let path = directory.join(format!("scratch-{}-{:?}{UNFINISHED}", std::process::id(), std::thread::current().id()));
     let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path);
-    Ok((file.map_err(Error::io("write", &path))?, path))
+    let file = file.map_err(Error::io("write", &path))?;
+    fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+    Ok(file)
 }
 
 /// A backup in a list.
@@ -211,4 +212,3 @@ pub fn list(directory: &Path) -> Result<Vec<Listed>, Error> {
 fn created(listed: &Listed) -> Option<jiff::Timestamp> {
     listed.header.as_ref().ok().map(|header| header.created)
 }
-

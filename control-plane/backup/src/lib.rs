@@ -11,7 +11,7 @@
 //! - [`rebuild`]: the content of a new data directory, made of a backup.
 //! - [`restore`]: the change of a data directory, which can be finished or undone whenever it was interrupted.
 //!
-//! Must never: write a secret in the clear outside of a data directory, or replace a file that it did not write.
+//! Must never: write a secret in the clear under a name outside of a data directory, or replace a file that it did not write.
 
 pub mod archive;
 pub mod container;

@@ -17,6 +17,8 @@ use crate::{Error, Fault};
 
 /// The distance of the new revision from that of the snapshot: more than a busy cluster writes in years.
 pub const REVISION_STEP: u64 = 1_000_000_000;
+/// The most parts of a file's path.
+const DEEPEST: usize = 4;
 /// The name of the store in a data directory.
 pub const STORE: &str = "store";
 
@@ -61,7 +63,8 @@ pub fn stage(staging: Staging, rebuild: &Rebuild<'_>) -> Result<(), Error> {
 /// Returns the path of a name that stays below its directory and names no file of the restore itself.
 fn plain(name: &str) -> Option<PathBuf> {
     let path = Path::new(name);
-    let is_plain = path.components().all(|part| matches!(part, Component::Normal(_))) && path.components().count() <= 2;
+    let is_plain =
+        path.components().all(|part| matches!(part, Component::Normal(_))) && path.components().count() <= DEEPEST;
     let first = path.iter().next()?.to_str()?;
     (is_plain && !matches!(first, STORE | "restore" | "restore.part" | "plan.json")).then(|| path.to_owned())
 }
@@ -84,7 +87,9 @@ mod tests {
         for good in ["pki/ca.key", "cluster.json"] {
             assert!(plain(good).is_some(), "{good}");
         }
-        for bad in ["", "/etc/passwd", "../x", "pki/../../x", "pki/a/b", "store/FORMAT", "plan.json", "restore/x", "."] {
+        for bad in
+            ["", "/etc/passwd", "../x", "pki/../../x", "pki/a/b/c/d", "store/FORMAT", "plan.json", "restore/x", "."]
+        {
             assert!(plain(bad).is_none(), "{bad}");
         }
     }

@@ -17,17 +17,15 @@ use crate::{Error, Secret, archive};
 pub enum Target {
     Directory(PathBuf),
     /// A bucket, and the local directory through which backups go there.
-    Bucket { bucket: Bucket, scratch: PathBuf },
+    Bucket {
+        bucket: Bucket,
+        scratch: PathBuf,
+    },
 }
 
 impl Target {
     /// Writes a backup under a name; returns its size.
-    pub async fn write(
-        &self,
-        name: &str,
-        mut contents: archive::Contents,
-        secret: &Secret,
-    ) -> Result<u64, Error> {
+    pub async fn write(&self, name: &str, mut contents: archive::Contents, secret: &Secret) -> Result<u64, Error> {
         let path = match self {
             Target::Directory(directory) => directory.join(name),
             Target::Bucket { scratch, .. } => scratch.join(name),
@@ -83,14 +81,15 @@ fn stem(cluster: &str) -> String {
     format!("corten-{short}-")
 }
 
+/// Returns the time in the name of a scheduled backup of a cluster; none for another name.
+pub fn time_of(name: &str, cluster: &str) -> Option<Timestamp> {
+    let stamp = name.strip_prefix(&stem(cluster))?.strip_suffix(SUFFIX)?.strip_suffix('Z')?;
+    Timestamp::strptime("%Y%m%dT%H%M%S%z", format!("{stamp}+0000")).ok()
+}
+
 /// Returns the names that retention deletes, oldest first.
 pub fn surplus(names: &[String], cluster: &str, keep: usize) -> Vec<String> {
-    let stem = stem(cluster);
-    let is_stamp = |text: &str| text.len() == 16 && Timestamp::strptime("%Y%m%dT%H%M%S%z", text.replace('Z', "+0000")).is_ok();
-    let is_ours = |name: &&String| {
-        name.strip_prefix(&stem).and_then(|rest| rest.strip_suffix(SUFFIX)).is_some_and(is_stamp)
-    };
-    let mut ours: Vec<String> = names.iter().filter(is_ours).cloned().collect();
+    let mut ours: Vec<String> = names.iter().filter(|name| time_of(name, cluster).is_some()).cloned().collect();
     ours.sort_unstable();
     ours.truncate(ours.len().saturating_sub(keep));
     ours
@@ -117,7 +116,9 @@ mod tests {
         let day = |day: u8| name("3f1c2a90ffff", format!("2026-11-{day:02}T12:00:00Z").parse().unwrap());
         assert_eq!(day(17), "corten-3f1c2a90-20261117T120000Z.corten");
         let mut names: Vec<String> = [3, 1, 2].map(day).into();
-        names.extend(["corten-3f1c2a90-mine.corten", "corten-00000000-20261101T120000Z.corten", "notes.txt"].map(str::to_owned));
+        names.extend(
+            ["corten-3f1c2a90-mine.corten", "corten-00000000-20261101T120000Z.corten", "notes.txt"].map(str::to_owned),
+        );
         assert_eq!(surplus(&names, "3f1c2a90ffff", 2), [day(1)]);
         assert_eq!(surplus(&names, "3f1c2a90ffff", 3), Vec::<String>::new());
         assert_eq!(surplus(&names, "3f1c2a90ffff", 0), [day(1), day(2), day(3)]);

@@ -45,13 +45,14 @@ fn store(generation: u64) -> snapshot::Contents {
 }
 
 fn backup(dir: &Path, generation: u64) -> Contents {
-    let mut file = fs::File::options().read(true).write(true).create(true).truncate(true).open(dir.join("s.db")).unwrap();
+    let mut file =
+        fs::File::options().read(true).write(true).create(true).truncate(true).open(dir.join("s.db")).unwrap();
     let member = Member { id: 1, name: "m".into(), peer_urls: vec![], client_urls: vec![], applied: 1 };
     let snapshot_bytes = snapshot::save(&store(generation), &member, &file).unwrap();
     file.rewind().unwrap();
     Contents {
         header: Header::new(jiff::Timestamp::now(), "1", "c", &secret()).unwrap(),
-        manifest: Manifest { node: "n".into(), revision: generation + 1, ..Manifest::default() },
+        manifest: Manifest { node: "n".into(), ..Manifest::default() },
         files: BTreeMap::from([("pki/ca.key".to_owned(), generation.to_string().into_bytes())]),
         snapshot: file,
         snapshot_bytes,

@@ -145,8 +145,7 @@ impl Bucket {
     pub async fn download(&self, name: &str, file: &mut tokio::fs::File) -> Result<u64, Error> {
         let key = self.key(name);
         let failed = |error: std::io::Error| Error::Target(format!("{name} cannot be written: {error}"));
-        let mut answer =
-            self.send(&Request { method: Method::GET, key: &key, query: &[], body: Bytes::new() }).await?;
+        let mut answer = self.send(&Request { method: Method::GET, key: &key, query: &[], body: Bytes::new() }).await?;
         let mut length = 0;
         while let Some(part) = answer.next().await? {
             length += part.len() as u64;

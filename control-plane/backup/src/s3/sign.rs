@@ -20,8 +20,7 @@ impl std::fmt::Debug for Credentials {
 impl Credentials {
     /// Reads the profile `default` of a credentials file, as AWS's tools write it.
     pub fn parse(text: &str) -> Option<Credentials> {
-        let mut credentials =
-            Credentials { access_key: String::new(), secret_key: String::new(), session_token: None };
+        let mut credentials = Credentials { access_key: String::new(), secret_key: String::new(), session_token: None };
         let mut is_default = true;
         for line in text.lines().map(str::trim) {
             if let Some(profile) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
