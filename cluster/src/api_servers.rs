@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result};
 use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
 use corten_balancer::{Balancer, Check, Config};
+use corten_client::https::Pem;
 use corten_client::{Caches, Client, HttpsConfig, Kubeconfig, ListOptions, Resource};
 use corten_meta::Value;
 use futures::FutureExt;
@@ -50,8 +51,7 @@ impl ApiServers {
         let first = host_and_port(&kubeconfig::server(kubeconfig)?)
             .with_context(|| format!("{} names no server", kubeconfig.display()))?;
         let (sender, receiver) = watch::channel(remembered(&file));
-        let authority = kubeconfig::authority(kubeconfig)?;
-        let config = Config::new(node, vec![first], receiver, check(authority));
+        let config = Config::new(node, vec![first], receiver, check(Pem::File(directories.authority())));
         let loopback = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let balancer = Balancer::bind(&[loopback(BALANCER_PORT), loopback(0)], config).await;
         let balancer = balancer.context("the balancer of API servers cannot listen on the loopback")?;
@@ -140,7 +140,7 @@ fn host_and_port(url: &str) -> Option<String> {
 }
 
 /// Returns the check of a server: that it says that it is ready. A connection to each is kept.
-fn check(authority: String) -> Check {
+fn check(authority: Pem) -> Check {
     let clients: Arc<Mutex<HashMap<String, Client>>> = Arc::default();
     Arc::new(move |server| {
         let client = client_of(&clients, &authority, &server);
@@ -154,14 +154,14 @@ fn check(authority: String) -> Check {
     })
 }
 
-fn client_of(clients: &Mutex<HashMap<String, Client>>, authority: &str, server: &str) -> Option<Client> {
+fn client_of(clients: &Mutex<HashMap<String, Client>>, authority: &Pem, server: &str) -> Option<Client> {
     let mut clients = clients.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(client) = clients.get(server) {
         return Some(client.clone());
     }
     let config = HttpsConfig {
         server: format!("https://{server}"),
-        ca: Some(authority.into()),
+        ca: Some(authority.clone()),
         tls_server_name: Some(SERVER_NAME.to_owned()),
         ..HttpsConfig::default()
     };

@@ -11,11 +11,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use clap::Parser;
 use nix::fcntl::{Flock, FlockArg};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::cli;
+use crate::config_file;
 use crate::directories::Directories;
 use crate::private;
 
@@ -89,7 +89,7 @@ pub fn flags(pid: i32) -> Result<Option<cli::Server>> {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).context("the running server's flags are unknown")?;
     let words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());
     let words = words.map(|word| OsString::from_vec(word.to_vec()));
-    match cli::Cli::try_parse_from(words) {
+    match config_file::parse(words.collect()) {
         Ok(cli::Cli { command: cli::Command::Server(running), .. }) => Ok(Some(running)),
         _ => Ok(None),
     }

@@ -1,6 +1,7 @@
 //! The commands: one file each. Those that run components set up logging and the asynchronous runtime here.
 
 pub mod audit;
+pub mod certificate;
 pub mod cni;
 mod console;
 mod down;
@@ -9,6 +10,8 @@ mod image;
 mod logs;
 mod member_table;
 mod migrate;
+mod node;
+mod rotate;
 mod status;
 mod token;
 mod up;
@@ -21,12 +24,13 @@ use anyhow::{Context, Result, ensure};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::cli::{self, Bench, Cli, Command, Join};
+use crate::cli::{self, Bench, Cli, Command, Config, Join};
 use crate::config::Cluster;
 use crate::directories::Directories;
+use crate::log_file::LogOptions;
 use crate::progress::Progress;
 use crate::store_cli::{Etcd, Store};
-use crate::{bench, components, instance, membership, preflight, secrets};
+use crate::{bench, components, config_file, instance, log_file, membership, preflight, secrets, supervision};
 
 /// Runs one command until it is done.
 pub fn run(cli: Cli) -> Result<()> {
@@ -45,6 +49,12 @@ pub fn run(cli: Cli) -> Result<()> {
             | Command::Console(_)
             | Command::Etcd(_)
             | Command::Store(_)
+            | Command::Config(_)
+            | Command::Certificate(_)
+            | Command::Ca(_)
+            | Command::ServiceAccountKey(_)
+            | Command::EncryptionKey(_)
+            | Command::Node(_)
     ) {
         end_with_the_reader();
     }
@@ -60,17 +70,27 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Token(command) => block_on(token::run(command)),
         Command::Etcd(Etcd::Check(flags)) => block_on(etcd_check::run(&flags)),
         Command::Store(Store::Migrate(flags)) => block_on(migrate::run(&flags)),
+        Command::Config(Config::Check) => {
+            let count = config_file::check(&cli.config_file)?;
+            println!("{} is valid: {count} settings", cli.config_file.display());
+            Ok(())
+        }
+        Command::Certificate(command) => certificate::run(&command),
+        Command::Ca(command) => block_on(rotate::ca(command)),
+        Command::ServiceAccountKey(command) => block_on(rotate::service_account_key(command)),
+        Command::EncryptionKey(command) => block_on(rotate::encryption_key(command)),
+        Command::Node(command) => block_on(node::run(command)),
         Command::Bench(Bench::Api(flags)) => {
             raise_open_files();
             block_on(bench::run(&flags))
         }
         Command::Server(flags) => {
-            log_to_stderr(&cli.log)?;
+            start_log(&cli.log)?;
             let progress = Progress::new(flags.progress_fd);
             server(flags, &progress).inspect_err(|error| progress.failed(&format!("{error:#}")))
         }
         Command::Agent(mut flags) => {
-            log_to_stderr(&cli.log)?;
+            start_log(&cli.log)?;
             take_token(&mut flags.join)?;
             let directories = Directories::of(&flags.directories);
             preflight::node(&directories)?;
@@ -78,7 +98,7 @@ pub fn run(cli: Cli) -> Result<()> {
             until_signal(|shutdown| components::agent(flags, shutdown))
         }
         Command::Apiserver(flags) => {
-            log_to_stderr(&cli.log)?;
+            start_log(&cli.log)?;
             raise_open_files();
             let options = &flags.membership;
             ensure!(
@@ -93,28 +113,28 @@ pub fn run(cli: Cli) -> Result<()> {
                 .inspect_err(|error| instance::record_failure(&directories, &format!("{error:#}")))
         }
         Command::ControllerManager(flags) => {
-            log_to_stderr(&cli.log)?;
+            start_log(&cli.log)?;
             until_signal(|shutdown| components::alone::controller_manager(flags, shutdown))
         }
         Command::Scheduler(flags) => {
-            log_to_stderr(&cli.log)?;
+            start_log(&cli.log)?;
             until_signal(|shutdown| components::alone::scheduler(flags, shutdown))
         }
         Command::Kubelet(mut flags) => {
-            log_to_stderr(&cli.log)?;
+            start_log(&cli.log)?;
             take_token(&mut flags.agent.join)?;
             until_signal(|shutdown| components::alone::kubelet(flags, shutdown))
         }
         Command::Proxy(flags) => {
-            log_to_stderr(&cli.log)?;
+            start_log(&cli.log)?;
             until_signal(|shutdown| components::alone::proxy(flags, shutdown))
         }
         Command::Runtime(flags) => {
-            log_to_stderr(&cli.log)?;
+            start_log(&cli.log)?;
             until_signal(|shutdown| components::alone::runtime(flags, shutdown))
         }
         Command::Dns(flags) => {
-            log_to_stderr(&cli.log)?;
+            start_log(&cli.log)?;
             until_signal(|shutdown| components::alone::dns(flags, shutdown))
         }
     }
@@ -185,9 +205,11 @@ where
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
+            supervision::notify("STOPPING=1");
             signalled.cancel();
         });
         let _listening = AbortOnDropHandle::new(listening);
+        let _watched = AbortOnDropHandle::new(tokio::spawn(supervision::watch(shutdown.clone())));
         start(shutdown).await
     })
 }
@@ -204,13 +226,17 @@ fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
         .block_on(future)
 }
 
-fn log_to_stderr(filter: &str) -> Result<()> {
-    let filter = tracing_subscriber::EnvFilter::try_new(filter).context("--log")?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .init();
+/// Begins the log: on standard error, which systemd's journal takes, or in a file of bounded size.
+fn start_log(options: &LogOptions) -> Result<()> {
+    let filter = tracing_subscriber::EnvFilter::try_new(&options.log).context("--log")?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter);
+    match &options.log_file {
+        Some(path) => log.with_writer(log_file::LogFile::open(path, options.bytes())?).with_ansi(false).init(),
+        None => {
+            let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+            log.with_writer(std::io::stderr).with_ansi(is_terminal).init();
+        }
+    }
     Ok(())
 }
 

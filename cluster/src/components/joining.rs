@@ -24,7 +24,9 @@ pub async fn publish(client: &Client, cluster: &Cluster, pki: &Pki) -> Result<()
     let info = kubeconfig::cluster_only(&cluster.advertised_url(), &pki.cluster.certificate);
     let info = corten_meta::codec::encode_yaml(&info);
     config_map(client, PUBLIC, CLUSTER_INFO, json!({"kubeconfig": info})).await?;
-    readers(client, PUBLIC, CLUSTER_INFO_ROLE, CLUSTER_INFO, &[("User", "system:anonymous")]).await?;
+    // Machines that join, and nodes that follow a rotation of the authority.
+    let everyone = [("User", "system:anonymous"), ("Group", NODES_GROUP)];
+    readers(client, PUBLIC, CLUSTER_INFO_ROLE, CLUSTER_INFO, &everyone).await?;
     config_map(client, settings::NAMESPACE, settings::NAME, cluster.settings().data()).await?;
     let nodes = [("Group", JOINING_GROUP), ("Group", NODES_GROUP)];
     readers(client, settings::NAMESPACE, SETTINGS_ROLE, settings::NAME, &nodes).await

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::further_nodes;
 use crate::config::{Cluster, addresses_of_links};
 use crate::membership::{Membership, member};
-use crate::pki::Authority;
+use crate::pki::{Authority, validity};
 use crate::store_options::StoreOptions;
 use crate::tasks::Tasks;
 
@@ -21,7 +21,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// Starts the member, waits until it is a voter, and makes the members the cluster's store; the own is asked first.
 pub async fn start(cluster: &mut Cluster, membership: &Membership, tasks: &mut Tasks) -> Result<Members> {
     let node = &cluster.node;
-    let authority = member::authority(&node.directories)?;
+    let authority = member::authority(&node.directories)?.with_leaf_lifetime(cluster.leaf_lifetime);
     let config = member::config(node);
     let addresses = own_addresses(cluster)?;
     member::write_certificates(&config, &addresses, &authority)?;
@@ -102,7 +102,7 @@ async fn renew(
 ) -> Result<()> {
     loop {
         tokio::select! {
-            () = tokio::time::sleep(authority.renewal()) => {}
+            () = validity::until(authority.renewal()) => {}
             () = shutdown.cancelled() => return Ok(()),
         }
         member::write_certificates(&config, &addresses, &authority)?;
