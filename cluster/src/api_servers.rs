@@ -16,9 +16,10 @@ use corten_client::https::Pem;
 use corten_client::{Caches, Client, HttpsConfig, Kubeconfig, ListOptions, Resource};
 use corten_meta::Value;
 use futures::FutureExt;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::cli::DEFAULT_PORT;
 use crate::directories::Directories;
 use crate::kubeconfig;
 use crate::pki::write_private;
@@ -30,6 +31,8 @@ pub const BALANCER_PORT: u16 = 6444;
 const SERVER_NAME: &str = "kubernetes";
 /// The most servers that are kept.
 const MOST: usize = 64;
+/// The calls that wait until they are looked at.
+const CALLS: usize = 16;
 
 /// The API servers of an agent.
 #[derive(Clone)]
@@ -37,6 +40,8 @@ pub struct ApiServers {
     url: String,
     file: PathBuf,
     list: Arc<watch::Sender<Vec<String>>>,
+    /// The port of the API server that the kubeconfig names.
+    port: u16,
 }
 
 impl ApiServers {
@@ -50,6 +55,7 @@ impl ApiServers {
         let file = directories.data.join("servers.json");
         let first = host_and_port(&kubeconfig::server(kubeconfig)?)
             .with_context(|| format!("{} names no server", kubeconfig.display()))?;
+        let port = first.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or(DEFAULT_PORT);
         let (sender, receiver) = watch::channel(remembered(&file));
         let config = Config::new(node, vec![first], receiver, check(Pem::File(directories.authority())));
         let loopback = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -57,7 +63,7 @@ impl ApiServers {
         let balancer = balancer.context("the balancer of API servers cannot listen on the loopback")?;
         let url = format!("https://{}", balancer.address()?);
         tasks.spawn("balancer", balancer.run(tasks.shutdown()));
-        Ok(ApiServers { url, file, list: Arc::new(sender) })
+        Ok(ApiServers { url, file, list: Arc::new(sender), port })
     }
 
     /// Returns a client with the identity of a kubeconfig that reaches all servers.
@@ -75,6 +81,40 @@ impl ApiServers {
     /// Follows the endpoints of the Service `kubernetes`, by a client that may read them.
     pub fn follow(&self, client: Client, tasks: &mut Tasks) {
         tasks.spawn("API servers", follow(self.clone(), client, tasks.shutdown()));
+    }
+
+    /// Returns the receiver of addresses from which API servers call: one that is not known is tried too.
+    pub fn hear(&self, tasks: &mut Tasks) -> mpsc::Sender<IpAddr> {
+        let (sender, mut callers) = mpsc::channel(CALLS);
+        let servers = self.clone();
+        let shutdown = tasks.shutdown();
+        tasks.spawn("calling API servers", async move {
+            loop {
+                let called = tokio::select! {
+                    called = callers.recv() => called,
+                    () = shutdown.cancelled() => None,
+                };
+                let Some(address) = called else {
+                    shutdown.cancelled().await;
+                    return Ok::<(), anyhow::Error>(());
+                };
+                if let Err(error) = servers.add(address) {
+                    tracing::warn!("the list of API servers cannot be kept: {error:#}");
+                }
+            }
+        });
+        sender
+    }
+
+    /// Adds the server at an address to those that are tried.
+    fn add(&self, address: IpAddr) -> Result<()> {
+        let server = SocketAddr::new(address, self.port).to_string();
+        let mut servers = self.list.borrow().clone();
+        if servers.contains(&server) || servers.len() >= MOST {
+            return Ok(());
+        }
+        servers.push(server);
+        self.learn(servers)
     }
 
     fn learn(&self, servers: Vec<String>) -> Result<()> {
@@ -206,14 +246,24 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("servers.json");
         assert!(remembered(&file).is_empty());
-        let servers =
-            ApiServers { url: String::new(), file: file.clone(), list: Arc::new(watch::Sender::new(Vec::new())) };
+        let servers = ApiServers {
+            url: String::new(),
+            file: file.clone(),
+            list: Arc::new(watch::Sender::new(Vec::new())),
+            port: 6443,
+        };
         let list = vec!["10.0.0.1:6443".to_owned(), "[fd00::1]:6443".to_owned()];
         servers.learn(list.clone()).unwrap();
         assert_eq!(remembered(&file), list);
         servers.learn(Vec::new()).unwrap();
         assert_eq!(*servers.list.borrow(), list);
         assert_eq!(servers.addresses().len(), 2);
+        // A server that calls from another address is tried too.
+        for _ in 0..2 {
+            servers.add("10.0.0.9".parse().unwrap()).unwrap();
+        }
+        assert_eq!(servers.list.borrow().last().map(String::as_str), Some("10.0.0.9:6443"));
+        assert_eq!(servers.addresses().len(), 3);
         std::fs::write(&file, "[\"nonsense\", 1").unwrap();
         assert!(remembered(&file).is_empty());
     }

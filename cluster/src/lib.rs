@@ -4,6 +4,7 @@
 //! component: it makes their configuration, gives each its identity, and connects those that must call each other.
 
 mod access_options;
+mod addresses;
 mod api_servers;
 mod bench;
 mod certificate_cli;

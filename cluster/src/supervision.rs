@@ -7,12 +7,15 @@
 //!
 //! Must never: leave the supervisor's variables to child processes, which would speak for this one.
 
+use std::ffi::OsString;
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -37,8 +40,12 @@ static SUPERVISOR: OnceLock<Supervisor> = OnceLock::new();
 struct Supervisor {
     socket: Option<UnixDatagram>,
     watchdog: Option<Duration>,
+    /// The variables, for a process that replaces this one.
+    variables: Vec<(&'static str, OsString)>,
     /// The listening sockets of the process before this one.
     inherited: Mutex<Vec<OwnedFd>>,
+    /// Copies of this process's listening sockets, for one that replaces it.
+    kept: Mutex<Vec<OwnedFd>>,
 }
 
 /// Reads the supervisor's variables and removes them. Called once, before the process has a second thread.
@@ -50,7 +57,10 @@ pub fn adopt() {
     let count = text("LISTEN_FDS").filter(|_| is_own("LISTEN_PID")).and_then(|count| count.parse().ok());
     let count: usize = count.unwrap_or(0);
     let inherited = (FIRST..).take(count.min(MOST)).filter_map(take).collect();
-    let supervisor = Supervisor { socket: connect(), watchdog, inherited: Mutex::new(inherited) };
+    let passed = ["NOTIFY_SOCKET", "WATCHDOG_USEC"].into_iter();
+    let variables = passed.filter_map(|name| Some((name, std::env::var_os(name)?))).collect();
+    let supervisor =
+        Supervisor { socket: connect(), watchdog, variables, inherited: Mutex::new(inherited), kept: Mutex::default() };
     let _ = SUPERVISOR.set(supervisor);
     for name in VARIABLES {
         // SAFETY: the process has one thread.
@@ -125,12 +135,14 @@ fn listens_on(socket: &OwnedFd, address: SocketAddr) -> bool {
 /// the next.
 pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
     if let Some(socket) = inherited(address) {
+        remember(&socket);
         let listener = std::net::TcpListener::from(socket);
         listener.set_nonblocking(true)?;
         tracing::info!(%address, "listening on the socket of the process before this one");
         return Ok(TcpListener::from_std(listener)?);
     }
     let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+    remember(&listener);
     if let Some(socket) = &supervisor().socket
         && let Err(error) = keep(socket, &listener, address)
     {
@@ -143,6 +155,38 @@ fn inherited(address: SocketAddr) -> Option<OwnedFd> {
     let mut inherited = supervisor().inherited.lock().unwrap_or_else(PoisonError::into_inner);
     let found = inherited.iter().position(|socket| listens_on(socket, address))?;
     Some(inherited.swap_remove(found))
+}
+
+/// Keeps a copy of a listening socket for a process that replaces this one.
+fn remember(socket: &impl AsFd) {
+    if let Ok(copy) = socket.as_fd().try_clone_to_owned() {
+        supervisor().kept.lock().unwrap_or_else(PoisonError::into_inner).push(copy);
+    }
+}
+
+/// Lets a command that replaces this process have its supervisor and its listening sockets.
+pub fn hand_over(command: &mut Command) {
+    let own = supervisor();
+    command.envs(own.variables.iter().map(|(name, value)| (name, value)));
+    let kept = std::mem::take(&mut *own.kept.lock().unwrap_or_else(PoisonError::into_inner));
+    if kept.is_empty() {
+        return;
+    }
+    command.env("LISTEN_PID", std::process::id().to_string()).env("LISTEN_FDS", kept.len().to_string());
+    // SAFETY: fcntl and dup2 are async-signal-safe. The descriptors that are replaced are this process's, which ends.
+    unsafe {
+        command.pre_exec(move || {
+            // Above all places, so that no copy replaces one that is still to be copied.
+            let high: Vec<RawFd> =
+                kept.iter().map(|socket| libc::fcntl(socket.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 512)).collect();
+            for (place, socket) in (FIRST..).zip(high) {
+                if libc::dup2(socket, place) != place {
+                    return Err(std::io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        });
+    }
 }
 
 /// Gives a socket to the supervisor.

@@ -18,6 +18,7 @@ mod up;
 mod why;
 
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 
 use anyhow::{Context, Result, ensure};
@@ -25,12 +26,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::cli::{self, Bench, Cli, Command, Config, Join};
-use crate::config::Cluster;
+use crate::config::{Cluster, Node};
 use crate::directories::Directories;
 use crate::log_file::LogOptions;
 use crate::progress::Progress;
 use crate::store_cli::{Etcd, Store};
-use crate::{bench, components, config_file, instance, log_file, membership, preflight, secrets, supervision};
+use crate::{
+    addresses, bench, components, config_file, instance, join, log_file, membership, preflight, secrets, supervision,
+};
 
 /// Runs one command until it is done.
 pub fn run(cli: Cli) -> Result<()> {
@@ -94,8 +97,10 @@ pub fn run(cli: Cli) -> Result<()> {
             take_token(&mut flags.join)?;
             let directories = Directories::of(&flags.directories);
             preflight::node(&directories)?;
-            let _lock = instance::acquire(&directories)?;
-            until_signal(|shutdown| components::agent(flags, shutdown))
+            let lock = instance::acquire(&directories)?;
+            let outcome = until_moved(agent_addresses(&flags), |shutdown| components::agent(flags.clone(), shutdown))?;
+            drop(lock);
+            outcome.begin_again()
         }
         Command::Apiserver(flags) => {
             start_log(&cli.log)?;
@@ -163,15 +168,81 @@ fn server(mut flags: cli::Server, progress: &Progress) -> Result<()> {
     preflight::root()?;
     raise_open_files();
     let directories = Directories::of(&flags.directories);
-    let _lock = instance::acquire(&directories)?;
+    let lock = instance::acquire(&directories)?;
     let run = || {
         let entered = block_on(membership::enter(flags))?;
         let mut cluster = Cluster::from_flags(&entered.flags)?;
         cluster.several_servers |= entered.membership.is_some();
         preflight::server(&cluster)?;
-        until_signal(|shutdown| components::server(cluster, entered.membership, progress.clone(), shutdown))
+        let own = match (&entered.membership, entered.flags.node_ip.is_empty()) {
+            (None, true) => cluster.node.addresses.clone(),
+            // The members of etcd know each other by address, and an address of a flag is the user's.
+            _ => Vec::new(),
+        };
+        let flags = entered.flags;
+        let found = move || Ok(Cluster::from_flags(&flags)?.node.addresses);
+        let watched = Watched { own, found: Box::new(found) };
+        until_moved(watched, |shutdown| components::server(cluster, entered.membership, progress.clone(), shutdown))
     };
-    run().inspect_err(|error| instance::record_failure(&directories, &format!("{error:#}")))
+    let outcome = run().inspect_err(|error| instance::record_failure(&directories, &format!("{error:#}")))?;
+    drop(lock);
+    outcome.begin_again()
+}
+
+/// The addresses of a node that may change while it runs.
+struct Watched {
+    /// The node's addresses; none that are watched.
+    own: Vec<IpAddr>,
+    found: Box<dyn Fn() -> Result<Vec<IpAddr>>>,
+}
+
+/// Returns the addresses of an agent, unless a flag names them.
+fn agent_addresses(flags: &cli::Agent) -> Watched {
+    let settings = join::settings::remembered(&Directories::of(&flags.directories));
+    let is_given = !flags.node_ip.is_empty();
+    let flags = flags.clone();
+    let found = move || Ok(Node::from_flags(&flags, &settings)?.addresses);
+    let own = if is_given { Vec::new() } else { found().unwrap_or_default() };
+    Watched { own, found: Box::new(found) }
+}
+
+/// How components ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    Stopped,
+    /// The machine has other addresses.
+    Moved,
+}
+
+impl Outcome {
+    /// Begins again if the addresses have changed.
+    fn begin_again(self) -> Result<()> {
+        match self {
+            Outcome::Stopped => Ok(()),
+            Outcome::Moved => addresses::begin_again(),
+        }
+    }
+}
+
+/// Runs components until they end, a signal ends them, or the machine's addresses change.
+fn until_moved<F>(watched: Watched, start: impl FnOnce(CancellationToken) -> F) -> Result<Outcome>
+where
+    F: Future<Output = Result<()>>,
+{
+    until_signal(|shutdown| async move {
+        let round = shutdown.child_token();
+        let running = start(round.clone());
+        tokio::pin!(running);
+        let Watched { own, found } = watched;
+        tokio::select! {
+            outcome = &mut running => outcome.map(|()| Outcome::Stopped),
+            () = addresses::lost(&own, found), if !own.is_empty() => {
+                round.cancel();
+                running.await?;
+                Ok(if shutdown.is_cancelled() { Outcome::Stopped } else { Outcome::Moved })
+            }
+        }
+    })
 }
 
 /// Raises the limit of open files to the maximum: a thousand watches are a thousand connections.
@@ -187,9 +258,9 @@ fn raise_open_files() {
 }
 
 /// Runs components until they end, or until a signal ends them.
-fn until_signal<F>(start: impl FnOnce(CancellationToken) -> F) -> Result<()>
+fn until_signal<F, T>(start: impl FnOnce(CancellationToken) -> F) -> Result<T>
 where
-    F: Future<Output = Result<()>>,
+    F: Future<Output = Result<T>>,
 {
     block_on(async {
         let shutdown = CancellationToken::new();

@@ -8,10 +8,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use bytes::Bytes;
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{Node, Secret};
 use corten_client::{Client, ListOptions};
 use corten_meta::{Value, time};
+use http::Request;
+use http::header::ACCEPT;
 
 use crate::certificate_cli::{Ca, CaRotate, EncryptionKey, ServiceAccountKey, ServiceAccountKeyRotate};
 use crate::components::trusted_authority::reported;
@@ -132,7 +135,9 @@ async fn finish_service_account_key(flags: &ServiceAccountKeyRotate, directories
 
 /// Returns the Secrets with ServiceAccount tokens that a key signed which no longer signs.
 async fn tokens_of_old_keys(client: &Client) -> Result<Vec<String>> {
-    let keys: Value = serde_json::from_slice(&client.get_raw("/openid/v1/jwks").await?)?;
+    let keys = Request::get("/openid/v1/jwks").header(ACCEPT, "application/jwk-set+json").body(Bytes::new())?;
+    let answer = client.request(keys).await.context("the keys of ServiceAccount tokens cannot be read")?;
+    let keys: Value = serde_json::from_slice(&answer.into_body().into_bytes().await?)?;
     let keys = keys["keys"].as_array().cloned().unwrap_or_default();
     let old: Vec<&str> = keys.iter().skip(1).filter_map(|key| key["kid"].as_str()).collect();
     let selector = ListOptions::fields("type=kubernetes.io/service-account-token");

@@ -148,6 +148,7 @@ pub async fn kubelet(flags: cli::Kubelet, shutdown: CancellationToken) -> Result
     let mut tasks = Tasks::new(shutdown);
     let Some((joined, kubelet)) = super::become_node(&flags.agent, &mut tasks).await? else { return Ok(()) };
     let mut config = node::kubelet_config(&joined.node, kubelet.serving, false)?;
+    config.api_servers = kubelet.callers;
     if let Some(endpoint) = flags.container_runtime_endpoint {
         config.cri_socket = endpoint;
     }

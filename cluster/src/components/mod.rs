@@ -5,6 +5,7 @@
 mod access;
 mod addons;
 pub mod alone;
+mod announcement;
 pub mod apiserver;
 mod apply;
 pub mod audit;
@@ -114,6 +115,8 @@ async fn serve(
 
     let caches = Caches::new(admin.clone(), shutdown.clone());
     clients.spawn("addons", addons::run(admin.clone(), caches.clone(), cluster.clone(), shutdown.clone()));
+    let own = cluster.node.name.clone();
+    clients.spawn("announcement", announcement::run(caches.clone(), own, shutdown.clone()));
     if let Some(members) = members {
         clients.spawn("server nodes", server_nodes::run(caches.clone(), members, shutdown.clone()));
     }
@@ -196,7 +199,8 @@ async fn become_node(flags: &cli::Agent, tasks: &mut Tasks) -> Result<Option<(Jo
     let renewed = renewal::client(directories, path, Wanted::client(&node.name), client.clone(), shutdown.clone());
     tasks.spawn("client certificate", renewed);
     tasks.spawn("serving certificate", renewal::serving(node.clone(), client.clone(), sender, shutdown));
-    Ok(Some((joined, node::KubeletIdentity { client, serving })))
+    let callers = joined.servers.as_ref().map(|servers| servers.hear(tasks));
+    Ok(Some((joined, node::KubeletIdentity { client, serving, callers })))
 }
 
 /// Requests certificates for the components of a node that joined, and renews them; false at shutdown.

@@ -11,7 +11,7 @@ use corten_client::{Caches, Client};
 use corten_controllers::NodeComponent;
 use corten_kubelet::{EvictionConfig, HostResolver, Tls};
 use corten_network::policy;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::apiserver::ApiServer;
@@ -35,6 +35,8 @@ pub struct KubeletIdentity {
     pub client: Client,
     /// The certificates of the kubelet's API, now and later.
     pub serving: watch::Receiver<Tls>,
+    /// Gets the addresses from which API servers call.
+    pub callers: Option<mpsc::Sender<IpAddr>>,
 }
 
 impl KubeletIdentity {
@@ -57,7 +59,7 @@ impl KubeletIdentity {
         }
         let client_ca = read("ca.crt").or_else(|_| kubeconfig::authority(kubeconfig))?;
         let tls = Tls { certificate: read(certificate)?, key: read(key)?, client_ca };
-        Ok(KubeletIdentity { client, serving: watch::channel(tls).1 })
+        Ok(KubeletIdentity { client, serving: watch::channel(tls).1, callers: None })
     }
 }
 
@@ -85,7 +87,7 @@ impl Identities {
             api.client(&user, &[&component.group()])
         };
         Ok(Identities {
-            kubelet: KubeletIdentity { client: api.client(&name, &[NODES_GROUP]), serving },
+            kubelet: KubeletIdentity { client: api.client(&name, &[NODES_GROUP]), serving, callers: None },
             proxy: own(NodeComponent::Proxy),
             dns: own(NodeComponent::Dns),
             network: own(NodeComponent::Network),
@@ -151,7 +153,8 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
     let network = Arc::new(Plugged::default());
 
     tasks.spawn("runtime", corten_runtime::serve(runtime_config(&node)?, network.clone(), shutdown.clone()));
-    let kubelet = kubelet_config(&node, identities.kubelet.serving, control_plane_only)?;
+    let mut kubelet = kubelet_config(&node, identities.kubelet.serving, control_plane_only)?;
+    kubelet.api_servers = identities.kubelet.callers;
     tasks.spawn("kubelet", corten_kubelet::run(kubelet, identities.kubelet.client.clone(), shutdown.clone()));
     let mut proxy = corten_proxy::Config::new(&node.name, config::ranges(&node.cluster_cidr)?);
     proxy.mode = node.proxy_mode;

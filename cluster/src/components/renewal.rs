@@ -2,6 +2,7 @@
 //! certificate of its API. All are renewed after 80 % of their lifetime and when the cluster has a new authority, and used
 //! without a restart.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use corten_kubelet::Tls;
 use corten_meta::Key;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use x509_parser::extensions::GeneralName;
 
 use super::trusted_authority::is_outdated;
 use crate::config::Node;
@@ -50,11 +52,11 @@ pub async fn serving(
     shutdown: CancellationToken,
 ) -> Result<()> {
     let path = serving_path(&node.directories);
-    let mut is_retired = is_of_cluster_authority(&node.directories);
+    let mut is_retired = is_of_cluster_authority(&node.directories) || !carries(&path, &node.addresses);
     let authority = node.directories.authority();
     while is_retired && !shutdown.is_cancelled() || until_old(&path, &authority, &shutdown).await {
         let renewed = async {
-            let names = names(&client, &node.name, &shutdown).await?;
+            let names = names(&client, &node, &shutdown).await?;
             certificate::request(&client, &Wanted::serving(&node.name, names)).await
         };
         match renewed.await {
@@ -121,16 +123,38 @@ async fn pause(which: &str, error: &anyhow::Error, shutdown: &CancellationToken)
     }
 }
 
-/// Waits until the Node object has addresses; returns its names and addresses.
-async fn names(client: &Client, name: &str, shutdown: &CancellationToken) -> Result<Vec<String>> {
+/// Reports whether a certificate carries these addresses; a missing one does.
+fn carries(path: &Path, addresses: &[IpAddr]) -> bool {
+    let pem = std::fs::read(path).unwrap_or_default();
+    let names = || {
+        let (_, pem) = x509_parser::pem::parse_x509_pem(&pem).ok()?;
+        let certificate = pem.parse_x509().ok()?;
+        let names = certificate.subject_alternative_name().ok()??.value.general_names.iter();
+        let bytes = names.filter_map(|name| match name {
+            GeneralName::IPAddress(bytes) => Some(bytes.to_vec()),
+            _ => None,
+        });
+        Some(bytes.collect::<Vec<_>>())
+    };
+    let octets = |address: &IpAddr| match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    names().is_none_or(|names| addresses.iter().all(|address| names.contains(&octets(address))))
+}
+
+/// Waits until the Node object has the node's addresses; returns its names and addresses.
+async fn names(client: &Client, node: &Node, shutdown: &CancellationToken) -> Result<Vec<String>> {
+    let name = &node.name;
+    let own: Vec<String> = node.addresses.iter().map(IpAddr::to_string).collect();
     let caches = Caches::new(client.clone(), shutdown.child_token());
     let cache = caches.filtered::<NodeObject>(ListOptions::fields(format!("metadata.name={name}")));
     let mut changes = cache.subscribe();
     loop {
-        let node = cache.typed::<NodeObject>(&Key::new("", name));
-        let addresses = node.and_then(|node| node.status).and_then(|status| status.addresses).unwrap_or_default();
-        if !addresses.is_empty() {
-            let mut names: Vec<String> = addresses.into_iter().map(|address| address.address).collect();
+        let object = cache.typed::<NodeObject>(&Key::new("", name));
+        let addresses = object.and_then(|node| node.status).and_then(|status| status.addresses).unwrap_or_default();
+        let mut names: Vec<String> = addresses.into_iter().map(|address| address.address).collect();
+        if !names.is_empty() && own.iter().all(|own| names.contains(own)) {
             names.sort_unstable();
             names.dedup();
             return Ok(names);

@@ -1,87 +1,14 @@
 //! Certificates, authorities and keys of a running cluster: renewed, rotated under load, and revoked.
 
-#![allow(clippy::unwrap_used)]
-
-use std::fs::File;
 use std::path::Path;
-use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use corten_client::{Client, HttpsConfig};
 use testkit::cluster::{Cluster, IMAGE};
-use testkit::{machine, tools, wait};
+use testkit::{machine, wait};
 
-const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
-const SECOND: &str = "10.88.0.3";
-
-/// An agent that ends with the test.
-struct Agent(Child);
-
-impl Agent {
-    fn start(on: &Cluster, arguments: &[&str]) -> Agent {
-        let log = File::options().create(true).append(true).open(on.scratch().join("agent.log")).unwrap();
-        let mut command = on.corten_command(arguments);
-        command.stdout(log.try_clone().unwrap()).stderr(log);
-        Agent(command.spawn().unwrap())
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Two machines with a cluster, and an agent on the second.
-struct TwoMachines {
-    agent: Option<Agent>,
-    first: Cluster,
-    second: Cluster,
-}
-
-impl TwoMachines {
-    fn up(flags: &[&str]) -> TwoMachines {
-        let first = Cluster::up(CORTEN, &[&["--node-name", "first"], flags].concat());
-        let second = Cluster::machine(CORTEN);
-        first.machine.connect(&second.machine, SECOND);
-        let mut machines = TwoMachines { agent: None, first, second };
-        machines.join();
-        let archive = testkit::image::busybox_archive(machines.second.scratch(), IMAGE);
-        machines.second.corten(&["image", "import", &archive.to_string_lossy()]);
-        machines.first.apply(&sleeper("second"));
-        machines.first.kubectl_wait(&["wait", "--for=condition=Ready", "pod/on-second"]);
-        machines
-    }
-
-    /// Joins the second machine by a new token.
-    fn join(&mut self) {
-        let command = self.first.corten(&["token", "create", "--print-join-command"]);
-        let words: Vec<&str> = command.split_whitespace().skip(1).collect();
-        self.agent = Some(Agent::start(&self.second, &[&words[..], &["--node-name", "second"]].concat()));
-        self.first.kubectl_until(&["get", "nodes"], |text| text.matches(" Ready ").count() == 2);
-    }
-
-    /// Stops the agent on the second machine before its processes are looked for.
-    fn down(mut self) {
-        self.second.corten(&["down"]);
-        drop(self.agent.take());
-    }
-}
-
-fn sleeper(node: &str) -> String {
-    format!(
-        "apiVersion: v1
-kind: Pod
-metadata: {{name: on-{node}}}
-spec:
-  terminationGracePeriodSeconds: 1
-  nodeName: {node}
-  containers: [{{name: c, image: {IMAGE}, command: [sh, -c, 'echo hello; exec sleep 3600']}}]
-"
-    )
-}
+use crate::machines::{TwoMachines, is_skipped, sleeper};
 
 /// Returns the expiry of the first certificate of a file.
 fn expiry(path: &Path) -> SystemTime {
@@ -89,14 +16,6 @@ fn expiry(path: &Path) -> SystemTime {
     let (_, pem) = x509_parser::pem::parse_x509_pem(&pem).unwrap();
     let until = pem.parse_x509().unwrap().validity().not_after.timestamp();
     SystemTime::UNIX_EPOCH + Duration::from_secs(until.unsigned_abs())
-}
-
-fn is_skipped() -> bool {
-    let is_skipped = !tools::is_root();
-    if is_skipped {
-        eprintln!("skipped: a cluster needs root");
-    }
-    is_skipped
 }
 
 #[test]
