@@ -12,13 +12,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result};
 use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
 use corten_balancer::{Balancer, Check, Config, Health};
+use corten_client::https::Pem;
 use corten_client::{Caches, Client, HttpsConfig, Kubeconfig, ListOptions, Resource};
 use corten_meta::Value;
 use futures::FutureExt;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::cli::DEFAULT_PORT;
 use crate::directories::Directories;
 use crate::join::discovery;
 use crate::pki::write_private;
@@ -30,6 +32,8 @@ pub const BALANCER_PORT: u16 = 6444;
 const SERVER_NAME: &str = "kubernetes";
 /// The most servers that are kept.
 const MOST: usize = 64;
+/// The calls that wait until they are looked at.
+const CALLS: usize = 16;
 
 /// The API servers of an agent.
 #[derive(Clone)]
@@ -39,6 +43,8 @@ pub struct ApiServers {
     /// The hash of the cluster's CA.
     cluster: String,
     list: Arc<watch::Sender<Vec<String>>>,
+    /// The port of the API server that the kubeconfig names.
+    port: u16,
 }
 
 /// The content of the file of servers.
@@ -66,16 +72,17 @@ impl ApiServers {
         let file = directories.data.join("servers.json");
         let first = host_and_port(&https.server);
         let first = first.with_context(|| format!("{} names no server", kubeconfig.display()))?;
-        let authority = crate::kubeconfig::authority(kubeconfig)?;
-        let cluster = discovery::hash(&authority)?;
+        let port = first.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or(DEFAULT_PORT);
+        let cluster = discovery::hash(&crate::kubeconfig::authority(kubeconfig)?)?;
         let (sender, receiver) = watch::channel(remembered(&file, &cluster));
+        let authority = https.ca.context("the kubeconfig has no CA")?;
         let config = Config::new(node, vec![first], receiver, check(authority));
         let loopback = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let balancer = Balancer::bind(&[loopback(BALANCER_PORT), loopback(0)], config).await;
         let balancer = balancer.context("the balancer of API servers cannot listen on the loopback")?;
         let url = format!("https://{}", balancer.address()?);
         tasks.spawn("balancer", balancer.run(tasks.shutdown()));
-        Ok(Some(ApiServers { url, file, cluster, list: Arc::new(sender) }))
+        Ok(Some(ApiServers { url, file, cluster, list: Arc::new(sender), port }))
     }
 
     /// Returns a client with the identity of a kubeconfig that reaches all servers.
@@ -93,6 +100,40 @@ impl ApiServers {
     /// Follows the endpoints of the Service `kubernetes`, by a client that may read them.
     pub fn follow(&self, client: Client, tasks: &mut Tasks) {
         tasks.spawn("API servers", follow(self.clone(), client, tasks.shutdown()));
+    }
+
+    /// Returns the receiver of addresses from which API servers call: one that is not known is tried too.
+    pub fn hear(&self, tasks: &mut Tasks) -> mpsc::Sender<IpAddr> {
+        let (sender, mut callers) = mpsc::channel(CALLS);
+        let servers = self.clone();
+        let shutdown = tasks.shutdown();
+        tasks.spawn("calling API servers", async move {
+            loop {
+                let called = tokio::select! {
+                    called = callers.recv() => called,
+                    () = shutdown.cancelled() => None,
+                };
+                let Some(address) = called else {
+                    shutdown.cancelled().await;
+                    return Ok::<(), anyhow::Error>(());
+                };
+                if let Err(error) = servers.add(address) {
+                    tracing::warn!("the list of API servers cannot be kept: {error:#}");
+                }
+            }
+        });
+        sender
+    }
+
+    /// Adds the server at an address to those that are tried.
+    fn add(&self, address: IpAddr) -> Result<()> {
+        let server = SocketAddr::new(address, self.port).to_string();
+        let mut servers = self.list.borrow().clone();
+        if servers.contains(&server) || servers.len() >= MOST {
+            return Ok(());
+        }
+        servers.push(server);
+        self.learn(servers)
     }
 
     fn learn(&self, servers: Vec<String>) -> Result<()> {
@@ -161,7 +202,7 @@ fn host_and_port(url: &str) -> Option<String> {
 }
 
 /// Returns the check of a server: its readiness. A connection to each is kept.
-fn check(authority: String) -> Check {
+fn check(authority: Pem) -> Check {
     let clients: Arc<Mutex<HashMap<String, Client>>> = Arc::default();
     Arc::new(move |server| {
         let client = client_of(&clients, &authority, &server);
@@ -193,14 +234,14 @@ fn health<T>(answer: Result<T, corten_client::Error>) -> Health {
     }
 }
 
-fn client_of(clients: &Mutex<HashMap<String, Client>>, authority: &str, server: &str) -> Option<Client> {
+fn client_of(clients: &Mutex<HashMap<String, Client>>, authority: &Pem, server: &str) -> Option<Client> {
     let mut clients = clients.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(client) = clients.get(server) {
         return Some(client.clone());
     }
     let config = HttpsConfig {
         server: format!("https://{server}"),
-        ca: Some(authority.into()),
+        ca: Some(authority.clone()),
         tls_server_name: Some(SERVER_NAME.to_owned()),
         ..HttpsConfig::default()
     };
@@ -250,6 +291,7 @@ mod tests {
             file: file.clone(),
             cluster: "a".to_owned(),
             list: Arc::new(watch::Sender::new(Vec::new())),
+            port: 6443,
         };
         let list = vec!["10.0.0.1:6443".to_owned(), "[fd00::1]:6443".to_owned()];
         servers.learn(list.clone()).unwrap();
@@ -258,6 +300,12 @@ mod tests {
         servers.learn(Vec::new()).unwrap();
         assert_eq!(*servers.list.borrow(), list);
         assert_eq!(servers.addresses().len(), 2);
+        // A server that calls from another address is tried too.
+        for _ in 0..2 {
+            servers.add("10.0.0.9".parse().unwrap()).unwrap();
+        }
+        assert_eq!(servers.list.borrow().last().map(String::as_str), Some("10.0.0.9:6443"));
+        assert_eq!(servers.addresses().len(), 3);
         std::fs::write(&file, "{\"cluster\": \"a\", 1").unwrap();
         assert!(remembered(&file, "a").is_empty());
     }

@@ -9,9 +9,14 @@ use corten_network::routes::Backend;
 
 use crate::access_options::AccessOptions;
 use crate::backup_cli::{BackupOptions, Keep};
+use crate::certificate_cli::{Ca, Certificate, EncryptionKey, NodeCommand, ServiceAccountKey};
+use crate::certificate_options::CertificateOptions;
+use crate::config_file;
 use crate::kubelet_options::KubeletOptions;
+use crate::log_file::LogOptions;
 use crate::membership_options::MembershipOptions;
 use crate::network_options::NetworkOptions;
+use crate::pki::Identity;
 use crate::signing_options::SigningOptions;
 use crate::store_cli::{Etcd, Store};
 use crate::store_options::StoreOptions;
@@ -26,9 +31,12 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 
-    /// The log level: error, warn, info, debug, trace, or a filter such as `info,corten_kubelet=debug`.
-    #[arg(long, global = true, default_value = "info", value_name = "FILTER")]
-    pub log: String,
+    #[command(flatten)]
+    pub log: LogOptions,
+
+    /// The file with flags by their names, for all commands; flags of the command line win.
+    #[arg(long, global = true, default_value = config_file::DEFAULT, value_name = "FILE")]
+    pub config_file: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]
@@ -54,6 +62,24 @@ pub enum Command {
     /// Create, list and delete the bootstrap tokens with which machines join the cluster.
     #[command(subcommand)]
     Token(Token),
+    /// List the certificates of this machine.
+    #[command(subcommand)]
+    Certificate(Certificate),
+    /// Rotate the certificate authorities of the cluster.
+    #[command(subcommand)]
+    Ca(Ca),
+    /// Rotate the key of ServiceAccount tokens.
+    #[command(subcommand)]
+    ServiceAccountKey(ServiceAccountKey),
+    /// Rotate the key that encrypts Secrets at rest.
+    #[command(subcommand)]
+    EncryptionKey(EncryptionKey),
+    /// Revoke the credentials of a node.
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// Check the configuration file.
+    #[command(subcommand)]
+    Config(Config),
     /// Import, pull, list and remove container images.
     #[command(subcommand)]
     Image(Image),
@@ -82,6 +108,12 @@ pub enum Command {
     Runtime(Runtime),
     /// Run the cluster DNS server alone.
     Dns(Dns),
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum Config {
+    /// Check the file that --config-file names: every key is a flag of a command, with a value that it takes.
+    Check,
 }
 
 /// The default CIDR of pods.
@@ -167,6 +199,8 @@ pub struct Server {
     pub store: StoreOptions,
     #[command(flatten)]
     pub access: AccessOptions,
+    #[command(flatten)]
+    pub certificates: CertificateOptions,
     #[command(flatten)]
     pub audit: Audit,
     #[command(flatten)]
@@ -554,12 +588,12 @@ impl Serving {
     }
 
     /// Returns the certificate and key, if the flags name them.
-    pub fn identity(&self) -> anyhow::Result<Option<(String, String)>> {
+    pub fn identity(&self) -> anyhow::Result<Option<Identity>> {
         let read = |path: &PathBuf| {
             std::fs::read_to_string(path).map_err(|error| anyhow::anyhow!("cannot read {}: {error}", path.display()))
         };
         let pair = self.tls_cert_file.as_ref().zip(self.tls_private_key_file.as_ref());
-        pair.map(|(certificate, key)| Ok((read(certificate)?, read(key)?))).transpose()
+        pair.map(|(certificate, key)| Ok(Identity { certificate: read(certificate)?, key: read(key)? })).transpose()
     }
 }
 

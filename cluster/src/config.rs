@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use corten_controllers::{AddressRange, LoadBalancerAddresses};
@@ -69,6 +70,8 @@ pub struct Cluster {
     pub access: AccessOptions,
     pub audit: cli::Audit,
     pub backup: BackupOptions,
+    /// The lifetime of the certificates that the cluster signs.
+    pub leaf_lifetime: Duration,
     /// Whether the cluster may have other servers, so that controllers stand for election.
     pub several_servers: bool,
 }
@@ -119,6 +122,7 @@ impl Cluster {
             access: flags.access.clone(),
             audit: flags.audit.clone(),
             backup: flags.backup.clone(),
+            leaf_lifetime: flags.certificates.cluster_signing_duration,
             several_servers: !flags.store.etcd_servers.is_empty(),
         })
     }

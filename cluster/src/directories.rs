@@ -33,6 +33,16 @@ impl Directories {
         self.run.join("data-dir")
     }
 
+    /// Returns the file with the digest of the authorities and keys that the running server has taken over.
+    pub fn loaded_authorities(&self) -> PathBuf {
+        self.run.join("authorities")
+    }
+
+    /// Returns the certificate file of the cluster's CA.
+    pub fn authority(&self) -> PathBuf {
+        self.pki().join("ca.crt")
+    }
+
     /// Returns the file with the error of the last server, if it failed.
     pub fn failure(&self) -> PathBuf {
         self.run.join("failure")
@@ -45,6 +55,11 @@ impl Directories {
     /// The socket of etcd's API on the embedded store.
     pub fn etcd_socket(&self) -> PathBuf {
         self.run.join("etcd.sock")
+    }
+
+    /// Returns the file with the path of the user's kubeconfig, whose context `corten up` wrote.
+    pub fn user_kubeconfig(&self) -> PathBuf {
+        self.data.join("kubeconfig").join("user")
     }
 
     pub fn kubeconfig(&self, name: &str) -> PathBuf {

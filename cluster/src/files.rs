@@ -39,10 +39,11 @@ pub fn trusted_roots() -> String {
 }
 
 /// The changes in the directory of a file.
-struct Changes(AsyncFd<OwnedFd>);
+pub struct Changes(AsyncFd<OwnedFd>);
 
 impl Changes {
-    fn of(path: &Path) -> Result<Changes> {
+    /// Begins to watch the directory of a file.
+    pub fn of(path: &Path) -> Result<Changes> {
         let absolute = std::path::absolute(path)?;
         let folder = absolute.parent().unwrap_or(Path::new("/"));
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
@@ -54,7 +55,8 @@ impl Changes {
         Ok(Changes(registered.map_err(|error| error.into_parts().1)?))
     }
 
-    async fn next(&self) -> Result<()> {
+    /// Waits for the next change.
+    pub async fn next(&self) -> Result<()> {
         let mut ready = self.0.readable().await?;
         // The kind of the change does not matter: the file is read again anyway.
         while nix::unistd::read(self.0.get_ref(), &mut [0; 4096]).is_ok_and(|read| read > 0) {}

@@ -11,11 +11,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use clap::Parser;
 use nix::fcntl::{Flock, FlockArg};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::cli;
+use crate::config_file;
 use crate::directories::Directories;
 use crate::private;
 
@@ -86,7 +86,7 @@ pub fn running(directories: &Directories) -> Result<Option<i32>> {
 
 /// Returns the flags that a running server was started with; none for a process of another kind.
 pub fn flags(pid: i32) -> Result<Option<cli::Server>> {
-    match cli::Cli::try_parse_from(command_line(pid)?) {
+    match config_file::parse(command_line(pid)?) {
         Ok(cli::Cli { command: cli::Command::Server(running) | cli::Command::Apiserver(running), .. }) => {
             Ok(Some(running))
         }

@@ -41,9 +41,10 @@ pub fn cluster_only(server: &str, authority: &str) -> Value {
     })
 }
 
-/// Returns a kubeconfig whose user is a file with certificate and key, which may be renewed.
-pub fn by_files(server: &str, authority: &str, identity: &Path) -> Value {
-    let mut config = single(server, authority, &Identity { certificate: String::new(), key: String::new() });
+/// Returns a kubeconfig whose CA and user are files, which may change: the CA, and certificate and key in one.
+pub fn by_files(server: &str, authority: &Path, identity: &Path) -> Value {
+    let mut config = single(server, "", &Identity { certificate: String::new(), key: String::new() });
+    config["clusters"][0]["cluster"] = json!({"server": server, "certificate-authority": authority});
     config["users"][0]["user"] = json!({"client-certificate": identity, "client-key": identity});
     config
 }
@@ -72,6 +73,26 @@ pub fn merge(path: &Path, config: &Value) -> Result<()> {
     write(path, &merged)
 }
 
+/// Replaces the context in the user's file, if it is still there and of this cluster; the current context stays.
+pub fn refresh(path: &Path, config: &Value) -> Result<()> {
+    let before = read(path)?;
+    let find = |config: &Value, list: &str| {
+        let entries = config.get(list).and_then(Value::as_array).into_iter().flatten();
+        entries.cloned().find(|entry| entry["name"] == NAME)
+    };
+    let server = |config: &Value| find(config, "clusters").map(|entry| entry["cluster"]["server"].clone());
+    if server(&before).is_none() || server(&before) != server(config) {
+        return Ok(());
+    }
+    let current = before.get("current-context").cloned();
+    let mut after = merged(before.clone(), config);
+    match current {
+        Some(current) => after["current-context"] = current,
+        None => drop(after.as_object_mut().and_then(|object| object.remove("current-context"))),
+    }
+    if after != before { write(path, &after) } else { Ok(()) }
+}
+
 /// Removes the context from the user's file; a file without it is not changed.
 pub fn remove(path: &Path) -> Result<()> {
     if !path.exists() {
@@ -93,6 +114,11 @@ pub fn server(path: &Path) -> Result<String> {
 pub fn server_address(path: &Path) -> Option<IpAddr> {
     let server: http::Uri = server(path).ok()?.parse().ok()?;
     server.host()?.trim_matches(['[', ']']).parse().ok()
+}
+
+/// Reports whether a kubeconfig holds the CA itself.
+pub fn holds_authority(path: &Path) -> Result<bool> {
+    Ok(read(path)?.pointer("/clusters/0/cluster/certificate-authority-data").is_some())
 }
 
 /// Returns the CA of a kubeconfig, in PEM.
@@ -178,6 +204,25 @@ mod tests {
             assert_eq!(after[list], base[list], "{list}");
         }
         assert!(after.get("current-context").is_none());
+    }
+
+    #[test]
+    fn a_context_is_refreshed_where_it_is_and_is_of_this_cluster() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config");
+        refresh(&path, &ours()).unwrap();
+        assert!(!path.exists());
+        let mut chosen = merged(json!({"contexts": [{"name": "prod"}]}), &ours());
+        chosen["current-context"] = json!("prod");
+        write(&path, &chosen).unwrap();
+        let identity = Identity { certificate: "D".into(), key: "L".into() };
+        refresh(&path, &single("https://127.0.0.1:6443", "CA", &identity)).unwrap();
+        let after = read(&path).unwrap();
+        assert_eq!(after["current-context"], "prod");
+        assert_eq!(after["users"][0]["user"]["client-certificate-data"], STANDARD.encode("D"));
+        refresh(&path, &single("https://10.0.0.9:6443", "CA", &Identity { certificate: "E".into(), key: "M".into() }))
+            .unwrap();
+        assert_eq!(read(&path).unwrap(), after, "another cluster's context is left alone");
     }
 
     #[test]

@@ -4,14 +4,18 @@
 //! component: it makes their configuration, gives each its identity, and connects those that must call each other.
 
 mod access_options;
+mod addresses;
 mod api_servers;
 mod backup;
 mod backup_cli;
 mod bench;
+mod certificate_cli;
+mod certificate_options;
 mod cli;
 mod commands;
 mod components;
 mod config;
+mod config_file;
 mod control_plane_endpoint;
 mod directories;
 mod files;
@@ -23,6 +27,7 @@ mod join;
 mod kubeconfig;
 mod kubelet_options;
 mod listeners;
+mod log_file;
 mod membership;
 mod membership_options;
 mod network_options;
@@ -40,13 +45,12 @@ mod settings;
 mod signing_options;
 mod store_cli;
 mod store_options;
+mod supervision;
 mod tasks;
 mod user_cli;
 mod version;
 
 use std::process::ExitCode;
-
-use clap::Parser;
 
 /// Runs the program that this process was started as, if that is not `corten` itself.
 pub fn run_as_another() -> Option<ExitCode> {
@@ -63,7 +67,18 @@ pub fn run_as_another() -> Option<ExitCode> {
 
 /// Runs the command of the command line.
 pub fn run() -> ExitCode {
-    match commands::run(cli::Cli::parse()) {
+    supervision::adopt();
+    let cli = match config_file::parse(std::env::args_os().collect()) {
+        Ok(cli) => cli,
+        Err(error) => match error.downcast::<clap::Error>() {
+            Ok(error) => error.exit(),
+            Err(error) => {
+                eprintln!("corten: {error:#}");
+                return ExitCode::FAILURE;
+            }
+        },
+    };
+    match commands::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("corten: {error:#}");

@@ -11,6 +11,11 @@ pub fn is_ready(node: &Value) -> bool {
     conditions.is_some_and(|list| list.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
 }
 
+/// Reports whether the node runs the control plane.
+pub fn is_control_plane(node: &Value) -> bool {
+    node.pointer("/metadata/labels").is_some_and(|labels| labels.get(CONTROL_PLANE).is_some())
+}
+
 #[cfg(test)]
 mod tests {
     use super::is_ready;

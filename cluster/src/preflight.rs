@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::config::Cluster;
 use crate::directories::Directories;
 use crate::private;
+use crate::supervision;
 
 /// The layout of the data directory that this binary reads and writes.
 const DATA_FORMAT: u32 = 1;
@@ -132,6 +133,9 @@ fn room(directories: &Directories) -> Result<()> {
 }
 
 fn port_free(address: SocketAddr, flag: &str) -> Result<()> {
+    if supervision::inherits(address) {
+        return Ok(());
+    }
     match TcpListener::bind(address) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {

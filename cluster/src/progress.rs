@@ -7,6 +7,8 @@ use std::io::Write;
 use std::os::fd::{FromRawFd, RawFd};
 use std::sync::{Arc, Mutex};
 
+use crate::supervision;
+
 /// The milestones of a start, in their order.
 pub const STEPS: [&str; 6] = ["store", "apiserver", "controllers", "node", "dns", "ready"];
 
@@ -29,7 +31,7 @@ impl Progress {
         tracing::info!(step, "reached");
         self.line(step);
         if step == "ready" {
-            notify_systemd();
+            supervision::notify("READY=1");
             self.close();
         }
     }
@@ -53,14 +55,5 @@ impl Progress {
         if let Ok(mut pipe) = self.pipe.lock() {
             *pipe = None;
         }
-    }
-}
-
-/// Notifies systemd that the service is up (`Type=notify`).
-fn notify_systemd() {
-    if let Some(path) = std::env::var_os("NOTIFY_SOCKET")
-        && let Ok(socket) = std::os::unix::net::UnixDatagram::unbound()
-    {
-        let _ = socket.send_to(b"READY=1", path);
     }
 }

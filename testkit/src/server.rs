@@ -63,7 +63,7 @@ impl Answer {
 pub fn config() -> Config {
     Config {
         service_account_keys: vec![rcgen::KeyPair::generate().unwrap().serialize_pem()],
-        encryption_key: Some([3; 32]),
+        encryption_keys: vec![corten_apiserver::EncryptionKey::first([3; 32])],
         ..Config::default()
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod audit;
 mod backup;
+pub mod certificate;
 pub mod cni;
 mod console;
 mod down;
@@ -10,7 +11,9 @@ mod image;
 mod logs;
 mod member_table;
 mod migrate;
+mod node;
 mod restore;
+mod rotate;
 mod status;
 mod store;
 mod token;
@@ -18,6 +21,7 @@ mod up;
 mod why;
 
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 
 use anyhow::{Context, Result, ensure};
@@ -25,12 +29,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::backup_cli::Keep;
-use crate::cli::{self, Bench, Cli, Command, Join};
-use crate::config::Cluster;
+use crate::cli::{self, Bench, Cli, Command, Config, Join};
+use crate::config::{Cluster, Node};
 use crate::directories::Directories;
+use crate::log_file::LogOptions;
 use crate::progress::Progress;
 use crate::store_cli::{Etcd, Store};
-use crate::{bench, components, instance, membership, preflight, restored, secrets};
+use crate::{
+    addresses, bench, components, config_file, instance, join, log_file, membership, preflight, restored, secrets,
+    supervision,
+};
 
 /// Runs one command until it is done.
 pub fn run(cli: Cli) -> Result<()> {
@@ -50,6 +58,12 @@ pub fn run(cli: Cli) -> Result<()> {
             | Command::Etcd(_)
             | Command::Store(_)
             | Command::Keep(_)
+            | Command::Config(_)
+            | Command::Certificate(_)
+            | Command::Ca(_)
+            | Command::ServiceAccountKey(_)
+            | Command::EncryptionKey(_)
+            | Command::Node(_)
     ) {
         end_with_the_reader();
     }
@@ -69,25 +83,37 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Store(Store::Repair { directories }) => store::repair(&directories),
         Command::Keep(Keep::Backup(flags)) => block_on(backup::run(&flags)),
         Command::Keep(Keep::Restore(flags)) => block_on(restore::run(&flags)),
+        Command::Config(Config::Check) => {
+            let count = config_file::check(&cli.config_file)?;
+            println!("{} is valid: {count} settings", cli.config_file.display());
+            Ok(())
+        }
+        Command::Certificate(command) => certificate::run(&command),
+        Command::Ca(command) => block_on(rotate::ca(command)),
+        Command::ServiceAccountKey(command) => block_on(rotate::service_account_key(command)),
+        Command::EncryptionKey(command) => block_on(rotate::encryption_key(command)),
+        Command::Node(command) => block_on(node::run(command)),
         Command::Bench(Bench::Api(flags)) => {
             raise_open_files();
             block_on(bench::run(&flags))
         }
         Command::Server(flags) => {
-            log_to_stderr(&cli.log)?;
+            start_log(&cli.log)?;
             let progress = Progress::new(flags.progress_fd);
             server(flags, &progress).inspect_err(|error| progress.failed(&format!("{error:#}")))
         }
         Command::Agent(mut flags) => {
-            log_to_stderr(&cli.log)?;
+            start_log(&cli.log)?;
             take_token(&mut flags.join)?;
             let directories = Directories::of(&flags.directories);
             preflight::node(&directories)?;
-            let _lock = instance::acquire(&directories)?;
-            until_signal(|shutdown| components::agent(flags, shutdown))
+            let lock = instance::acquire(&directories)?;
+            let outcome = until_moved(agent_addresses(&flags), |shutdown| components::agent(flags.clone(), shutdown))?;
+            drop(lock);
+            outcome.begin_again()
         }
         Command::Apiserver(mut flags) => {
-            log_to_stderr(&cli.log)?;
+            start_log(&cli.log)?;
             raise_open_files();
             let options = &flags.membership;
             ensure!(
@@ -103,28 +129,28 @@ pub fn run(cli: Cli) -> Result<()> {
                 .inspect_err(|error| instance::record_failure(&directories, &format!("{error:#}")))
         }
         Command::ControllerManager(flags) => {
-            log_to_stderr(&cli.log)?;
+            start_log(&cli.log)?;
             until_signal(|shutdown| components::alone::controller_manager(flags, shutdown))
         }
         Command::Scheduler(flags) => {
-            log_to_stderr(&cli.log)?;
+            start_log(&cli.log)?;
             until_signal(|shutdown| components::alone::scheduler(flags, shutdown))
         }
         Command::Kubelet(mut flags) => {
-            log_to_stderr(&cli.log)?;
+            start_log(&cli.log)?;
             take_token(&mut flags.agent.join)?;
             until_signal(|shutdown| components::alone::kubelet(flags, shutdown))
         }
         Command::Proxy(flags) => {
-            log_to_stderr(&cli.log)?;
+            start_log(&cli.log)?;
             until_signal(|shutdown| components::alone::proxy(flags, shutdown))
         }
         Command::Runtime(flags) => {
-            log_to_stderr(&cli.log)?;
+            start_log(&cli.log)?;
             until_signal(|shutdown| components::alone::runtime(flags, shutdown))
         }
         Command::Dns(flags) => {
-            log_to_stderr(&cli.log)?;
+            start_log(&cli.log)?;
             until_signal(|shutdown| components::alone::dns(flags, shutdown))
         }
     }
@@ -154,15 +180,81 @@ fn server(mut flags: cli::Server, progress: &Progress) -> Result<()> {
     preflight::root()?;
     raise_open_files();
     let directories = Directories::of(&flags.directories);
-    let _lock = instance::acquire(&directories)?;
+    let lock = instance::acquire(&directories)?;
     let run = || {
         let entered = block_on(membership::enter(flags))?;
         let mut cluster = Cluster::from_flags(&entered.flags)?;
         cluster.several_servers |= entered.membership.is_some();
         preflight::server(&cluster)?;
-        until_signal(|shutdown| components::server(cluster, entered.membership, progress.clone(), shutdown))
+        let own = match (&entered.membership, entered.flags.node_ip.is_empty()) {
+            (None, true) => cluster.node.addresses.clone(),
+            // The members of etcd know each other by address, and an address of a flag is the user's.
+            _ => Vec::new(),
+        };
+        let flags = entered.flags;
+        let found = move || Ok(Cluster::from_flags(&flags)?.node.addresses);
+        let watched = Watched { own, found: Box::new(found) };
+        until_moved(watched, |shutdown| components::server(cluster, entered.membership, progress.clone(), shutdown))
     };
-    run().inspect_err(|error| instance::record_failure(&directories, &format!("{error:#}")))
+    let outcome = run().inspect_err(|error| instance::record_failure(&directories, &format!("{error:#}")))?;
+    drop(lock);
+    outcome.begin_again()
+}
+
+/// The addresses of a node that may change while it runs.
+struct Watched {
+    /// The node's addresses; none that are watched.
+    own: Vec<IpAddr>,
+    found: Box<dyn Fn() -> Result<Vec<IpAddr>>>,
+}
+
+/// Returns the addresses of an agent, unless a flag names them.
+fn agent_addresses(flags: &cli::Agent) -> Watched {
+    let settings = join::settings::remembered(&Directories::of(&flags.directories));
+    let is_given = !flags.node_ip.is_empty();
+    let flags = flags.clone();
+    let found = move || Ok(Node::from_flags(&flags, &settings)?.addresses);
+    let own = if is_given { Vec::new() } else { found().unwrap_or_default() };
+    Watched { own, found: Box::new(found) }
+}
+
+/// How components ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    Stopped,
+    /// The machine has other addresses.
+    Moved,
+}
+
+impl Outcome {
+    /// Begins again if the addresses have changed.
+    fn begin_again(self) -> Result<()> {
+        match self {
+            Outcome::Stopped => Ok(()),
+            Outcome::Moved => addresses::begin_again(),
+        }
+    }
+}
+
+/// Runs components until they end, a signal ends them, or the machine's addresses change.
+fn until_moved<F>(watched: Watched, start: impl FnOnce(CancellationToken) -> F) -> Result<Outcome>
+where
+    F: Future<Output = Result<()>>,
+{
+    until_signal(|shutdown| async move {
+        let round = shutdown.child_token();
+        let running = start(round.clone());
+        tokio::pin!(running);
+        let Watched { own, found } = watched;
+        tokio::select! {
+            outcome = &mut running => outcome.map(|()| Outcome::Stopped),
+            () = addresses::lost(&own, found), if !own.is_empty() => {
+                round.cancel();
+                running.await?;
+                Ok(if shutdown.is_cancelled() { Outcome::Stopped } else { Outcome::Moved })
+            }
+        }
+    })
 }
 
 /// Raises the limit of open files to the maximum: a thousand watches are a thousand connections.
@@ -178,9 +270,9 @@ fn raise_open_files() {
 }
 
 /// Runs components until they end, or until a signal ends them.
-fn until_signal<F>(start: impl FnOnce(CancellationToken) -> F) -> Result<()>
+fn until_signal<F, T>(start: impl FnOnce(CancellationToken) -> F) -> Result<T>
 where
-    F: Future<Output = Result<()>>,
+    F: Future<Output = Result<T>>,
 {
     block_on(async {
         let shutdown = CancellationToken::new();
@@ -196,9 +288,11 @@ where
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
+            supervision::notify("STOPPING=1");
             signalled.cancel();
         });
         let _listening = AbortOnDropHandle::new(listening);
+        let _watched = AbortOnDropHandle::new(tokio::spawn(supervision::watch(shutdown.clone())));
         start(shutdown).await
     })
 }
@@ -215,13 +309,17 @@ fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
         .block_on(future)
 }
 
-fn log_to_stderr(filter: &str) -> Result<()> {
-    let filter = tracing_subscriber::EnvFilter::try_new(filter).context("--log")?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .init();
+/// Begins the log: on standard error, which systemd's journal takes, or in a file of bounded size.
+fn start_log(options: &LogOptions) -> Result<()> {
+    let filter = tracing_subscriber::EnvFilter::try_new(&options.log).context("--log")?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter);
+    match &options.log_file {
+        Some(path) => log.with_writer(log_file::LogFile::open(path, options.bytes())?).with_ansi(false).init(),
+        None => {
+            let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+            log.with_writer(std::io::stderr).with_ansi(is_terminal).init();
+        }
+    }
     Ok(())
 }
 

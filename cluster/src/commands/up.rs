@@ -15,10 +15,11 @@ use clap::Parser;
 use crate::cli;
 use crate::config::Cluster;
 use crate::directories::{Directories, absolute};
+use crate::log_file::LogOptions;
 use crate::progress::STEPS;
-use crate::{instance, kubeconfig, preflight, private, secrets};
+use crate::{config_file, instance, kubeconfig, preflight, private, secrets};
 
-pub fn run(flags: &cli::Up, log: &str) -> Result<()> {
+pub fn run(flags: &cli::Up, log: &LogOptions) -> Result<()> {
     preflight::root()?;
     let cluster = Cluster::from_flags(&flags.server)?;
     let directories = &cluster.node.directories;
@@ -38,6 +39,9 @@ pub fn run(flags: &cli::Up, log: &str) -> Result<()> {
         match kubeconfig::user_file(flags.kubeconfig.as_deref()) {
             Some(path) => {
                 kubeconfig::merge(&path, &kubeconfig::read(&admin)?)?;
+                // The server renews the certificate in it.
+                let path = absolute(&path);
+                private::write(&directories.user_kubeconfig(), path.to_string_lossy().as_bytes())?;
                 println!("kubectl uses it through the context {:?} in {}", kubeconfig::NAME, path.display());
             }
             None => println!("there is no home directory to put a kubeconfig into; use {}", admin.display()),
@@ -69,7 +73,7 @@ fn first_difference(wanted: &cli::Server, running: &cli::Server) -> Option<Strin
     Some(missing[0].to_string_lossy().into_owned())
 }
 
-fn start_server(flags: &cli::Server, directories: &Directories, log: &str, patience: Duration) -> Result<()> {
+fn start_server(flags: &cli::Server, directories: &Directories, log: &LogOptions, patience: Duration) -> Result<()> {
     // The check precedes every write: a directory of another program must not even get a log file.
     preflight::data_directory(directories)?;
     let log_file = private::append(&directories.log())?;
@@ -83,14 +87,19 @@ fn start_server(flags: &cli::Server, directories: &Directories, log: &str, patie
     outcome.with_context(|| format!("the cluster did not start (its log is {})", directories.log().display()))
 }
 
-fn spawn(flags: &cli::Server, log: &str, log_file: File, progress: OwnedFd) -> Result<Child> {
+fn spawn(flags: &cli::Server, log: &LogOptions, log_file: File, progress: OwnedFd) -> Result<Child> {
     let executable = std::env::current_exe().context("this program's own path is unknown")?;
     let descriptor = progress.as_raw_fd();
     let mut command = Command::new(executable);
     command
         .arg("server")
         .args(arguments(flags))
-        .args(["--log", log, "--progress-fd", &descriptor.to_string()])
+        // Its flags are complete.
+        .args(["--config-file", config_file::NONE])
+        .args(["--log", &log.log, "--progress-fd", &descriptor.to_string()])
+        .arg("--log-file")
+        .arg(Directories::of(&flags.directories).log())
+        .args(["--log-file-max-size", &log.log_file_max_size.to_string()])
         .stdin(token_input(flags)?)
         .stdout(log_file.try_clone()?)
         .stderr(log_file)
@@ -188,6 +197,7 @@ fn arguments(flags: &cli::Server) -> Vec<OsString> {
     list.extend(flags.store.arguments());
     list.extend(flags.access.arguments());
     list.extend(flags.backup.arguments());
+    list.extend(flags.certificates.arguments());
     list.extend(flags.kubelet.arguments());
     // This flag is not among those that further nodes get too: it applies to the first node only.
     if let Some(dir) = &flags.kubelet.root_dir {

@@ -5,23 +5,22 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use corten_apiserver::{KubeletClient, ProxyClient, RetiredAuthority, Server, Site, Stores, User};
+use corten_apiserver::{Server, Site, Stores, User};
 use corten_client::{Caches, Client, Transport};
-use corten_controllers::NodeComponent;
 use corten_store::{Embedded, Store};
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::console::Console;
+use super::server_certificates::{self, Renewed, ServerClients, mark_loaded, write_kubeconfigs};
 use super::serving_certificate::Certificates;
 use super::{access, addons, authorization, etcd_client, further_nodes, joining};
 use crate::config::Cluster;
 use crate::files;
-use crate::kubeconfig;
-use crate::pki::{Leaf, Pki};
+use crate::pki::{Authorities, Pki, live};
+use crate::supervision;
 use crate::tasks::Tasks;
 
 /// A started API server.
@@ -51,18 +50,30 @@ fn user_agent(user: &str) -> String {
 }
 
 /// Starts the API server over its stores and waits until it serves. The stores outlive all clients.
-pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, stores: Stores, tasks: &mut Tasks) -> Result<ApiServer> {
+pub async fn start(
+    cluster: &Cluster,
+    authorities: &Authorities,
+    stores: Stores,
+    prepares_node: bool,
+    tasks: &mut Tasks,
+) -> Result<ApiServer> {
     tasks.spawn("store", outlive(Arc::clone(&stores.main), tasks.shutdown()));
-    let server = Server::with_stores(config(cluster, pki, tasks)?, stores).await;
+    // A change from here on is taken over later.
+    let authorities = authorities.clone();
+    let pki = Arc::clone(&authorities.borrow());
+    let server = Server::with_stores(config(cluster, &pki, tasks)?, stores).await;
     let server = server.context("the API server cannot start")?;
     tasks.wait_at_least(server.longest_shutdown());
-    let certificates = Arc::new(Certificates::issue(cluster, pki)?);
-    write_kubeconfigs(cluster, pki)?;
-    let listener =
-        TcpListener::bind(cluster.bind).await.with_context(|| format!("cannot listen on {}", cluster.bind))?;
+    let certificates = Arc::new(Certificates::issue(cluster, &authorities)?);
+    write_kubeconfigs(cluster, &pki)?;
+    let listener = supervision::listen(cluster.bind).await?;
     tasks.spawn("apiserver", server.clone().serve(listener, certificates.clone(), tasks.shutdown()));
-    tasks.spawn("certificates", renew(cluster.clone(), server.clone(), certificates, tasks.shutdown()));
-    Ok(ApiServer { server })
+    let api = ApiServer { server: Arc::clone(&server) };
+    let admin = api.client("system:admin", &["system:masters"]);
+    let renewed = Renewed { cluster: cluster.clone(), authorities, server, certificates, admin, prepares_node };
+    tasks.spawn("certificates", server_certificates::renew(renewed, tasks.shutdown()));
+    mark_loaded(cluster, &pki)?;
+    Ok(api)
 }
 
 /// Opens the stores that the flags name: etcd, whose endpoints may change, or the embedded store in the data directory, which
@@ -100,18 +111,20 @@ async fn outlive(store: Arc<dyn Store>, shutdown: CancellationToken) -> Result<(
 
 /// Runs `corten apiserver`: the API server and its store, with the credentials for the components of a first node.
 pub async fn alone(cluster: Cluster, shutdown: CancellationToken) -> Result<()> {
-    let pki = Arc::new(Pki::open(&cluster.node.directories.pki())?);
     let mut tasks = Tasks::new(shutdown.clone());
+    let authorities = live::follow(&cluster.node.directories.pki(), cluster.leaf_lifetime, &mut tasks)?;
+    let pki = Arc::clone(&authorities.borrow());
     let stores = open_stores(&cluster, None, &mut tasks).await?;
     let node = &cluster.node;
     further_nodes::prepare(&cluster, &pki, &node.name, &node.directories, &node.addresses)?;
-    let api = start(&cluster, &pki, stores, &mut tasks).await?;
+    let api = start(&cluster, &authorities, stores, true, &mut tasks).await?;
     let admin = api.client("system:admin", &["system:masters"]);
     access::grant(&admin).await.context("the roles of the node's components cannot be applied")?;
     joining::publish(&admin, &cluster, &pki).await.context("the cluster cannot be published to nodes that join")?;
     let caches = Caches::new(admin.clone(), shutdown.clone());
     tasks.spawn("addons", addons::run(admin, caches, cluster.clone(), shutdown));
     tracing::info!(url = cluster.local_url(), "serving");
+    supervision::notify("READY=1");
     tasks.run().await
 }
 
@@ -119,7 +132,7 @@ fn config(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<corten_apis
     let access = &cluster.access;
     let authorization = authorization::config(access, tasks)?;
     let mut follow = |path: &Option<PathBuf>| path.as_deref().map(|path| files::follow(path, tasks)).transpose();
-    let (kubelet, front_proxy) = clients(pki)?;
+    let ServerClients { kubelet, front_proxy } = server_certificates::clients(cluster, pki)?;
     let issuer = format!("https://kubernetes.default.svc.{}", cluster.node.cluster_domain);
     Ok(corten_apiserver::Config {
         advertise_address: cluster.node.address,
@@ -128,12 +141,12 @@ fn config(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<corten_apis
         service_cidr: cluster.node.service_cidr.clone(),
         audiences: vec![issuer.clone()],
         issuer,
-        service_account_keys: vec![pki.service_account_key.clone()],
+        service_account_keys: pki.service_account_keys.clone(),
         client_ca: pki.cluster.certificate.clone(),
         serving_ca: pki.cluster.certificate.clone(),
         requestheader_ca: Some(pki.front_proxy.certificate.clone()),
         kubelet: Some(kubelet),
-        encryption_key: Some(pki.secrets_key),
+        encryption_keys: pki.encryption_keys.clone(),
         encryption_configuration: follow(&access.encryption_provider_config)?,
         authorization,
         trusted_roots: files::trusted_roots(),
@@ -153,56 +166,6 @@ fn config(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<corten_apis
         shutdown_watch_termination_grace_period: cluster.store.shutdown_watch_termination_grace_period,
         ..corten_apiserver::Config::default()
     })
-}
-
-/// Returns the API server's identities towards kubelets and towards aggregated API servers.
-fn clients(pki: &Pki) -> Result<(KubeletClient, ProxyClient)> {
-    let kubelet = pki.cluster.issue(&Leaf::client("kube-apiserver-kubelet-client", &[]))?;
-    // Kubelets that joined before they had a CA of their own keep their certificates until they renew them.
-    let retired = RetiredAuthority { ca: pki.cluster.certificate.clone(), signed_before: pki.kubelet.made()? };
-    let kubelet = KubeletClient {
-        ca: pki.kubelet.certificate.clone(),
-        retired: Some(retired),
-        certificate: kubelet.certificate,
-        key: kubelet.key,
-    };
-    let front_proxy = pki.front_proxy.issue(&Leaf::client("front-proxy-client", &[]))?;
-    Ok((kubelet, ProxyClient { certificate: front_proxy.certificate, key: front_proxy.key }))
-}
-
-/// Renews the leaf certificates while the cluster runs, so that none ever expires.
-async fn renew(
-    cluster: Cluster,
-    server: Arc<Server>,
-    certificates: Arc<Certificates>,
-    shutdown: CancellationToken,
-) -> Result<()> {
-    loop {
-        tokio::select! {
-            () = shutdown.cancelled() => return Ok(()),
-            () = tokio::time::sleep(certificates.pki().cluster.renewal()) => {}
-        }
-        certificates.renew()?;
-        let (kubelet, front_proxy) = clients(certificates.pki())?;
-        server.renew_clients(&kubelet, front_proxy)?;
-        write_kubeconfigs(&cluster, certificates.pki())?;
-    }
-}
-
-/// Writes the kubeconfig files of the administrator and of components that run alone.
-fn write_kubeconfigs(cluster: &Cluster, pki: &Pki) -> Result<()> {
-    let write = |file: &str, user: &str, groups: &[&str]| {
-        let identity = pki.cluster.issue(&Leaf::client(user, groups))?;
-        let config = kubeconfig::single(&cluster.local_url(), &pki.cluster.certificate, &identity);
-        kubeconfig::write(&cluster.node.directories.kubeconfig(file), &config)
-    };
-    write("admin", "kubernetes-admin", &["system:masters"])?;
-    write("controller-manager", "system:kube-controller-manager", &[])?;
-    write("scheduler", "system:kube-scheduler", &[])?;
-    for component in NodeComponent::ALL {
-        write(component.name(), &component.user(&cluster.node.name), &[&component.group()])?;
-    }
-    Ok(())
 }
 
 /// The client's transport to an API server of the same process.
@@ -323,11 +286,13 @@ mod tests {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = tempfile::tempdir().unwrap();
         let cluster = cluster(folder.path());
-        let pki = Arc::new(Pki::short_lived(&cluster.node.directories.pki(), LIFETIME));
+        let cluster = Cluster { leaf_lifetime: LIFETIME, ..cluster };
         let shutdown = CancellationToken::new();
         let mut tasks = Tasks::new(shutdown.clone());
+        let authorities = live::follow(&cluster.node.directories.pki(), LIFETIME, &mut tasks).unwrap();
+        let pki = Arc::clone(&authorities.borrow());
         let stores = open_stores(&cluster, None, &mut tasks).await.unwrap();
-        start(&cluster, &pki, stores, &mut tasks).await.unwrap();
+        start(&cluster, &authorities, stores, false, &mut tasks).await.unwrap();
         let running = tokio::spawn(tasks.run());
         let own = SocketAddr::from((Ipv4Addr::LOCALHOST, cluster.bind.port()));
         let (mut old, first) = connect(&pki, own).await;

@@ -7,12 +7,13 @@ use anyhow::{Context, Result};
 use corten_client::{Client, Metrics};
 use corten_controllers::{Cidr, Clients, KubeletServing, MANAGER, SigningAuthorities, SigningAuthority};
 use corten_meta::metrics::{HealthChecks, Registry};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::apiserver::ApiServer;
-use super::endpoint::{self, Endpoint};
+use super::endpoint::{self, Endpoint, EndpointTls};
 use crate::config::Cluster;
-use crate::pki::{Authority, Leaf, Pki};
+use crate::pki::{Authorities, Authority, Leaf, Pki, validity, write_private};
 use crate::tasks::Tasks;
 
 /// The port of upstream's controller manager.
@@ -25,7 +26,7 @@ const IN_PROCESS: &str = "in-process";
 /// Starts the controllers and the scheduler.
 pub fn start(
     cluster: &Cluster,
-    pki: &Pki,
+    authorities: &Authorities,
     api: &Arc<ApiServer>,
     backups: &Arc<Registry>,
     tasks: &mut Tasks,
@@ -35,9 +36,8 @@ pub fn start(
         identity: format!("{}_corten", cluster.node.name),
         leader_elect: cluster.several_servers,
         cluster_cidr: Some(cluster.node.cluster_cidr.clone()),
-        root_ca: pki.cluster.certificate.clone(),
-        signing_authorities: signing_authorities(pki),
         kubelet_serving: Some(kubelet_serving(cluster)?),
+        certificate_lifetime: cluster.leaf_lifetime,
         load_balancer: cluster.load_balancer.clone(),
         local_volumes: true,
         metrics: metrics.clone(),
@@ -45,18 +45,19 @@ pub fn start(
     };
     let clients = clients(api.clone(), metrics.clone());
     let manager = clients(MANAGER);
-    tasks.spawn("controller-manager", manage(config, clients, tasks.shutdown()));
+    tasks.spawn("controller-manager", manage(config, authorities.clone(), clients, tasks.shutdown()));
     let own = endpoint::page(metrics);
     let backups = backups.clone();
     let page = Box::new(move || own() + &backups.render());
     let shown = Shown { name: MANAGER, port: MANAGER_PORT, client: manager, metrics: page };
-    show(pki, shown, tasks)?;
+    show(cluster, authorities, shown, tasks)?;
     if let Some(config) = &cluster.scheduler {
         let scheduler = api.client("system:kube-scheduler", &[]);
         let counted = config.metrics.clone();
         let page = Box::new(move || counted.render());
         let client = scheduler.clone();
-        show(pki, Shown { name: "kube-scheduler", port: SCHEDULER_PORT, client, metrics: page }, tasks)?;
+        let shown = Shown { name: "kube-scheduler", port: SCHEDULER_PORT, client, metrics: page };
+        show(cluster, authorities, shown, tasks)?;
         tasks.spawn("scheduler", schedule(config.clone(), scheduler, tasks.shutdown()));
     }
     Ok(())
@@ -85,15 +86,34 @@ fn kubelet_serving(cluster: &Cluster) -> Result<KubeletServing> {
     })
 }
 
-/// Runs the controllers whenever this process holds the Lease. Another server that took it does not end this one.
+/// Runs the controllers whenever this process holds the Lease. Another server that took it does not end this one. New
+/// authorities begin with new controllers, which sign with them and publish them.
 async fn manage(
     config: corten_controllers::Config,
+    mut authorities: Authorities,
     clients: Clients,
     shutdown: CancellationToken,
 ) -> Result<(), corten_controllers::Error> {
     loop {
-        match corten_controllers::run(config.clone(), clients.clone(), shutdown.clone()).await {
+        let pki = Arc::clone(&authorities.borrow_and_update());
+        let config = corten_controllers::Config {
+            root_ca: pki.cluster.certificate.clone(),
+            signing_authorities: signing_authorities(&pki),
+            ..config.clone()
+        };
+        let round = shutdown.child_token();
+        let running = corten_controllers::run(config, clients.clone(), round.clone());
+        tokio::pin!(running);
+        let ended = tokio::select! {
+            ended = &mut running => ended,
+            _ = authorities.changed() => {
+                round.cancel();
+                running.await
+            }
+        };
+        match ended {
             Err(corten_controllers::Error::LostLease) => {}
+            Ok(()) if round.is_cancelled() && !shutdown.is_cancelled() => {}
             ended => return ended,
         }
     }
@@ -124,14 +144,13 @@ struct Shown {
 
 /// Serves a component's health and metrics to this machine, at upstream's port. A port that another cluster of the
 /// machine uses is no reason to fail.
-fn show(pki: &Pki, shown: Shown, tasks: &mut Tasks) -> Result<()> {
+fn show(cluster: &Cluster, authorities: &Authorities, shown: Shown, tasks: &mut Tasks) -> Result<()> {
     let Shown { name, port, client, metrics } = shown;
-    let names = vec![name.to_owned(), "localhost".to_owned(), "127.0.0.1".to_owned()];
-    let identity = pki.cluster.issue(&Leaf { common_name: name, organizations: &[], names })?;
+    let (sender, tls) = watch::channel(endpoint_tls(cluster, &authorities.borrow(), name)?);
+    tasks.spawn("serving certificate", renew(cluster.clone(), authorities.clone(), name, sender, tasks.shutdown()));
     let endpoint = Endpoint {
         address: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port),
-        identity: Some((identity.certificate, identity.key)),
-        client_ca: Some(pki.cluster.certificate.clone()),
+        tls,
         client,
         ready: Vec::new(),
         metrics,
@@ -146,6 +165,35 @@ fn show(pki: &Pki, shown: Shown, tasks: &mut Tasks) -> Result<()> {
         Ok::<(), anyhow::Error>(())
     });
     Ok(())
+}
+
+/// Signs the certificate of a component's endpoint.
+fn endpoint_tls(cluster: &Cluster, pki: &Pki, name: &str) -> Result<EndpointTls> {
+    let names = vec![name.to_owned(), "localhost".to_owned(), "127.0.0.1".to_owned()];
+    let identity = pki.cluster.issue(&Leaf { common_name: name, organizations: &[], names })?;
+    let shown = cluster.node.directories.pki().join(format!("{name}.crt"));
+    write_private(&shown, identity.certificate.as_bytes())?;
+    Ok(EndpointTls { identity: Some(identity), client_ca: Some(pki.cluster.certificate.clone()) })
+}
+
+/// Renews the certificate of a component's endpoint.
+async fn renew(
+    cluster: Cluster,
+    mut authorities: Authorities,
+    name: &'static str,
+    tls: watch::Sender<EndpointTls>,
+    shutdown: CancellationToken,
+) -> Result<()> {
+    loop {
+        let due = authorities.borrow().cluster.renewal();
+        tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            changed = authorities.changed() => if changed.is_err() { return Ok(()) },
+            () = validity::until(due) => {}
+        }
+        let pki = Arc::clone(&authorities.borrow_and_update());
+        tls.send_replace(endpoint_tls(&cluster, &pki, name)?);
+    }
 }
 
 /// Returns the clients: each controller acts under its own ServiceAccount, the manager itself under its own name.

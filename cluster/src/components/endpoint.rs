@@ -25,11 +25,15 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::pki::Identity;
+use crate::supervision;
 
 /// The largest number of connections.
 const LIMITS: Limits = Limits { connections: 1024, unauthenticated: 64 };
@@ -44,10 +48,8 @@ pub type Page = Box<dyn Fn() -> String + Send + Sync>;
 pub struct Endpoint {
     /// The address; port zero serves nothing.
     pub address: SocketAddr,
-    /// Certificate and key in PEM; self-signed if absent.
-    pub identity: Option<(String, String)>,
-    /// The CA of client certificates; none accepts no client certificate.
-    pub client_ca: Option<String>,
+    /// The certificates, now and after they were renewed.
+    pub tls: watch::Receiver<EndpointTls>,
     /// The client for TokenReviews and SubjectAccessReviews.
     pub client: Client,
     /// The checks of `/readyz`; `/healthz` and `/livez` show that the process answers.
@@ -58,6 +60,15 @@ pub struct Endpoint {
     pub checks: HealthChecks,
 }
 
+/// The certificates of an endpoint.
+#[derive(Clone)]
+pub struct EndpointTls {
+    /// The serving certificate; self-signed if absent.
+    pub identity: Option<Identity>,
+    /// The CA of client certificates; none accepts no client certificate.
+    pub client_ca: Option<String>,
+}
+
 /// Serves until shutdown.
 pub async fn serve(endpoint: Endpoint, shutdown: CancellationToken) -> Result<()> {
     let address = endpoint.address;
@@ -65,8 +76,9 @@ pub async fn serve(endpoint: Endpoint, shutdown: CancellationToken) -> Result<()
         shutdown.cancelled().await;
         return Ok(());
     }
-    let acceptor = acceptor(&endpoint)?;
-    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+    let mut tls = endpoint.tls.clone();
+    let mut acceptor = acceptor(&tls.borrow_and_update())?;
+    let listener = supervision::listen(address).await?;
     tracing::info!(%address, "health and metrics are served");
     let endpoint = Arc::new(endpoint);
     let connections = TaskTracker::new();
@@ -74,6 +86,13 @@ pub async fn serve(endpoint: Endpoint, shutdown: CancellationToken) -> Result<()
     loop {
         let (stream, slot) = tokio::select! {
             () = shutdown.cancelled() => break,
+            Ok(()) = tls.changed() => {
+                match self::acceptor(&tls.borrow_and_update()) {
+                    Ok(renewed) => acceptor = renewed,
+                    Err(error) => tracing::warn!("the renewed certificate is not used: {error:#}"),
+                }
+                continue;
+            }
             accepted = gate.accept(&listener) => accepted,
         };
         let endpoint = endpoint.clone();
@@ -93,15 +112,15 @@ pub async fn serve(endpoint: Endpoint, shutdown: CancellationToken) -> Result<()
     Ok(())
 }
 
-fn acceptor(endpoint: &Endpoint) -> Result<TlsAcceptor> {
-    let (certificate, key) = match endpoint.identity.clone() {
+fn acceptor(tls: &EndpointTls) -> Result<TlsAcceptor> {
+    let Identity { certificate, key } = match tls.identity.clone() {
         Some(given) => given,
         None => {
             let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned(), "127.0.0.1".to_owned()])?;
-            (made.cert.pem(), made.signing_key.serialize_pem())
+            Identity { certificate: made.cert.pem(), key: made.signing_key.serialize_pem() }
         }
     };
-    let client_ca = endpoint.client_ca.as_deref().unwrap_or_default();
+    let client_ca = tls.client_ca.as_deref().unwrap_or_default();
     let config = corten_apiserver::tls_config(&certificate, &key, client_ca).context("it cannot be served")?;
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
@@ -296,8 +315,7 @@ mod tests {
         let address = SocketAddr::from(([127, 128 | high, middle, low], 10259));
         let endpoint = Endpoint {
             address,
-            identity: None,
-            client_ca: None,
+            tls: watch::channel(EndpointTls { identity: None, client_ca: None }).1,
             client: plane.client("system:kube-scheduler", &[]),
             ready: vec![("b", Box::new(|| Err("not yet".to_owned())))],
             metrics: Box::new(|| "a_total 1\n".to_owned()),

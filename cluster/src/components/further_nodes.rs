@@ -23,9 +23,10 @@ use super::network::cidrs;
 use super::node_certificate::serving;
 use crate::config::Cluster;
 use crate::directories::Directories;
-use crate::pki::{Leaf, Pki, write_private};
+use crate::join::certificate;
+use crate::pki::{Authorities, Leaf, Pki, validity, write_private};
 use crate::tasks::Tasks;
-use crate::{instance, kubeconfig, private};
+use crate::{config_file, instance, kubeconfig, private};
 
 /// The time until a failed agent is started again.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -51,7 +52,7 @@ pub async fn ensure_address(cluster: &Cluster) -> Result<()> {
 }
 
 /// Starts the nodes beyond the servers; returns their names.
-pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, tasks: &mut Tasks) -> Result<Vec<String>> {
+pub async fn start(cluster: &Cluster, authorities: &Authorities, tasks: &mut Tasks) -> Result<Vec<String>> {
     let namespaces = of_cluster(cluster)?;
     let mut names = Vec::new();
     for number in cluster.servers + 1..=cluster.nodes {
@@ -65,7 +66,7 @@ pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, tasks: &mut Tasks) -> Resu
         let namespace = namespace_node::create(&namespaces, &name, &addresses)
             .await
             .with_context(|| format!("the network namespace of node {name} cannot be made"))?;
-        tasks.spawn("node", supervise(cluster.clone(), Arc::clone(pki), directories, namespace, tasks.shutdown()));
+        tasks.spawn("node", supervise(cluster.clone(), authorities.clone(), directories, namespace, tasks.shutdown()));
         names.push(name);
     }
     Ok(names)
@@ -81,7 +82,9 @@ pub fn prepare(
 ) -> Result<()> {
     let write = |file: &str, user: &str, group: &str| {
         let identity = pki.cluster.issue(&Leaf::client(user, &[group]))?;
-        let config = kubeconfig::single(&cluster.advertised_url(), &pki.cluster.certificate, &identity);
+        let path = certificate::current_path(directories, file);
+        write_private(&path, format!("{}{}", identity.certificate, identity.key).as_bytes())?;
+        let config = kubeconfig::by_files(&cluster.advertised_url(), &directories.authority(), &path);
         kubeconfig::write(&directories.kubeconfig(file), &config)
     };
     write("kubelet", &format!("system:node:{name}"), NODES_GROUP)?;
@@ -89,8 +92,12 @@ pub fn prepare(
         write(component.name(), &component.user(name), &component.group())?;
     }
     let tls = serving(pki, name, addresses)?;
-    for (file, text) in [("kubelet.crt", tls.certificate), ("kubelet.key", tls.key), ("ca.crt", tls.client_ca)] {
+    for (file, text) in [("kubelet.key", tls.key), ("kubelet.crt", tls.certificate)] {
         write_private(&directories.pki().join(file), text.as_bytes())?;
+    }
+    // On the server's own machine it is the authority's own file.
+    if directories.pki() != cluster.node.directories.pki() {
+        write_private(&directories.authority(), tls.client_ca.as_bytes())?;
     }
     Ok(())
 }
@@ -99,19 +106,22 @@ pub fn prepare(
 /// they expire: its containers do not notice.
 async fn supervise(
     cluster: Cluster,
-    pki: Arc<Pki>,
+    mut authorities: Authorities,
     directories: Directories,
     namespace: NodeNamespace,
     shutdown: CancellationToken,
 ) -> Result<()> {
     loop {
+        let pki = Arc::clone(&authorities.borrow_and_update());
         prepare(&cluster, &pki, &namespace.name, &directories, &namespace.addresses)?;
+        let due = pki.cluster.renewal();
         let command = command(&cluster, &directories, &namespace)?;
         let mut agent = Companion::start(command)
             .await
             .with_context(|| format!("the agent of node {} cannot be started", namespace.name))?;
         tokio::select! {
-            () = tokio::time::sleep(pki.cluster.renewal()) => stop(agent).await?,
+            () = validity::until(due) => stop(agent).await?,
+            _ = authorities.changed() => stop(agent).await?,
             ended = agent.ended() => {
                 tracing::warn!(node = namespace.name, "the agent ended: {}", ended?);
                 tokio::select! {
@@ -137,6 +147,9 @@ fn command(cluster: &Cluster, directories: &Directories, namespace: &NodeNamespa
     let mut command = Command::new(std::env::current_exe().context("this program's own path is unknown")?);
     command
         .arg("agent")
+        .args(["--config-file", config_file::NONE])
+        .arg("--log-file")
+        .arg(directories.log())
         .arg("--data-dir")
         .arg(&directories.data)
         .arg("--run-dir")

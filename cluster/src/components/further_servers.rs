@@ -21,7 +21,7 @@ use crate::directories::Directories;
 use crate::join::discovery;
 use crate::membership::{Membership, directory, sealed};
 use crate::tasks::Tasks;
-use crate::{instance, private, secrets};
+use crate::{config_file, instance, private, secrets};
 
 /// How long a server that failed stays down before it is started again.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -111,6 +111,9 @@ impl Further {
         let mut command = Command::new(std::env::current_exe().context("this program's own path is unknown")?);
         command
             .arg("server")
+            .args(["--config-file", config_file::NONE])
+            .arg("--log-file")
+            .arg(self.directories.log())
             .arg("--data-dir")
             .arg(&self.directories.data)
             .arg("--run-dir")

@@ -17,7 +17,7 @@ use crate::config::Cluster;
 use crate::join::discovery;
 use crate::kubeconfig;
 use crate::node_object::CONTROL_PLANE;
-use crate::pki::Pki;
+use crate::pki::{Authorities, Pki};
 use crate::settings;
 
 const PUBLIC: &str = "kube-public";
@@ -31,19 +31,27 @@ const INTERVAL: Duration = Duration::from_secs(30);
 /// Publishes both, with the roles of their readers.
 pub async fn publish(client: &Client, cluster: &Cluster, pki: &Pki) -> Result<(), Error> {
     publish_info(client, cluster, pki).await?;
-    readers(client, PUBLIC, CLUSTER_INFO_ROLE, CLUSTER_INFO, &[("User", "system:anonymous")]).await?;
+    // Machines that join, and nodes that follow a rotation of the authority.
+    let everyone = [("User", "system:anonymous"), ("Group", NODES_GROUP)];
+    readers(client, PUBLIC, CLUSTER_INFO_ROLE, CLUSTER_INFO, &everyone).await?;
     config_map(client, settings::NAMESPACE, settings::NAME, cluster.settings().data()).await?;
     let nodes = [("Group", JOINING_GROUP), ("Group", NODES_GROUP)];
     readers(client, settings::NAMESPACE, SETTINGS_ROLE, settings::NAME, &nodes).await
 }
 
 /// Keeps `cluster-info` naming a server that exists, until the shutdown: a server that it names may leave the cluster.
-pub async fn keep(client: Client, cluster: Cluster, pki: Arc<Pki>, shutdown: CancellationToken) -> Result<(), Error> {
+pub async fn keep(
+    client: Client,
+    cluster: Cluster,
+    authorities: Authorities,
+    shutdown: CancellationToken,
+) -> Result<(), Error> {
     loop {
         tokio::select! {
             () = tokio::time::sleep(INTERVAL) => {}
             () = shutdown.cancelled() => return Ok(()),
         }
+        let pki = Arc::clone(&authorities.borrow());
         if let Err(error) = publish_info(&client, &cluster, &pki).await {
             tracing::warn!("cluster-info cannot be published: {error}");
         }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::further_nodes;
 use crate::config::{Cluster, addresses_of_links};
 use crate::membership::{Membership, member};
-use crate::pki::Authority;
+use crate::pki::{Authority, validity};
 use crate::store_options::StoreOptions;
 use crate::tasks::Tasks;
 
@@ -29,7 +29,7 @@ pub struct Started {
 /// Starts the member, waits until it is a voter, and makes the members the cluster's store; the own is asked first.
 pub async fn start(cluster: &mut Cluster, membership: &Membership, tasks: &mut Tasks) -> Result<Started> {
     let node = &cluster.node;
-    let authority = member::authority(&node.directories)?;
+    let authority = member::authority(&node.directories)?.with_leaf_lifetime(cluster.leaf_lifetime);
     let config = member::config(node);
     let addresses = own_addresses(cluster)?;
     member::write_certificates(&config, &addresses, &authority)?;
@@ -128,7 +128,7 @@ async fn renew(
 ) -> Result<()> {
     loop {
         tokio::select! {
-            () = tokio::time::sleep(authority.renewal()) => {}
+            () = validity::until(authority.renewal()) => {}
             () = shutdown.cancelled() => return Ok(()),
         }
         member::write_certificates(&config, &addresses, &authority)?;

@@ -5,6 +5,7 @@
 mod access;
 mod addons;
 pub mod alone;
+mod announcement;
 pub mod apiserver;
 mod apply;
 pub mod audit;
@@ -16,6 +17,7 @@ pub mod control;
 mod endpoint;
 mod etcd_api;
 mod etcd_client;
+mod followed_authority;
 pub mod further_nodes;
 mod further_servers;
 mod groups;
@@ -27,9 +29,11 @@ mod node_certificate;
 pub mod node_dns;
 pub mod readiness;
 mod renewal;
+mod server_certificates;
 mod server_nodes;
 mod service_accounts;
 mod serving_certificate;
+pub mod trusted_authority;
 
 use std::sync::Arc;
 
@@ -45,9 +49,11 @@ use crate::config::{Cluster, Node};
 use crate::join::certificate::{self, Wanted};
 use crate::join::{self, Joined};
 use crate::membership::Membership;
-use crate::pki::Pki;
+use crate::pki::live;
 use crate::progress::Progress;
+use crate::supervision;
 use crate::tasks::Tasks;
+use trusted_authority::Reporter;
 
 /// Runs a complete cluster in this process, or one of several servers of it.
 pub async fn server(
@@ -72,7 +78,7 @@ async fn serve(
     shutdown: CancellationToken,
 ) -> Result<()> {
     let started = corten_meta::time::now();
-    let pki = Arc::new(Pki::open(&cluster.node.directories.pki())?);
+    let authorities = live::follow(&cluster.node.directories.pki(), cluster.leaf_lifetime, ground)?;
     further_nodes::ensure_address(&cluster).await?;
     if let Some(membership) = &membership {
         further_servers::start_joined(&cluster, membership, ground).await?;
@@ -90,24 +96,34 @@ async fn serve(
     let endpoints = members.as_ref().map(|started| started.endpoints.clone());
     let stores = apiserver::open_stores(&cluster, endpoints, &mut foundation).await?;
     progress.reached("store");
-    let api = Arc::new(apiserver::start(&cluster, &pki, stores, &mut foundation).await?);
+    let api = Arc::new(apiserver::start(&cluster, &authorities, stores, false, &mut foundation).await?);
     progress.reached("apiserver");
 
     let mut clients = Tasks::new(shutdown.clone());
     let backed_up = Arc::new(Registry::default());
-    control::start(&cluster, &pki, &api, &backed_up, &mut clients)?;
+    control::start(&cluster, &authorities, &api, &backed_up, &mut clients)?;
     progress.reached("controllers");
 
     let admin = api.client("system:admin", &["system:masters"]);
     access::grant(&admin).await.context("the roles of the node's components cannot be applied")?;
+    let pki = Arc::clone(&authorities.borrow());
     joining::publish(&admin, &cluster, &pki).await.context("the cluster cannot be published to nodes that join")?;
-    let identities = node::Identities::in_process(&cluster, &pki, &api, &mut clients)?;
+    let reporter = Reporter {
+        client: admin.clone(),
+        node: cluster.node.name.clone(),
+        authority: cluster.node.directories.authority(),
+        certificates: Vec::new(),
+    };
+    clients.spawn("reported authority", trusted_authority::keep(reporter, shutdown.clone()));
+    let identities = node::Identities::in_process(&cluster, &authorities, &api, &mut clients)?;
     node::start(cluster.node.clone(), identities, cluster.nodes > 1, &mut clients)?;
 
     let caches = Caches::new(admin.clone(), shutdown.clone());
     clients.spawn("addons", addons::run(admin.clone(), caches.clone(), cluster.clone(), shutdown.clone()));
+    let own = cluster.node.name.clone();
+    clients.spawn("announcement", announcement::run(caches.clone(), own, shutdown.clone()));
     if let Some(members) = members {
-        let published = joining::keep(admin.clone(), cluster.clone(), Arc::clone(&pki), shutdown.clone());
+        let published = joining::keep(admin.clone(), cluster.clone(), authorities.clone(), shutdown.clone());
         clients.spawn("cluster-info", published);
         clients.spawn("server nodes", server_nodes::run(caches.clone(), members, shutdown.clone()));
     }
@@ -119,7 +135,7 @@ async fn serve(
         further_servers::start_new(&cluster, membership, &admin, ground).await?;
         nodes.extend(further_servers::names(&cluster));
     }
-    nodes.extend(further_nodes::start(&cluster, &pki, &mut clients).await?);
+    nodes.extend(further_nodes::start(&cluster, &authorities, &mut clients).await?);
     let domain = cluster.node.cluster_domain.clone();
     let starting = readiness::Starting { nodes, domain, backend: cluster.node.network_backend, started };
     clients.spawn("readiness", readiness::report(caches, starting, progress, shutdown.clone()));
@@ -128,7 +144,7 @@ async fn serve(
     let outcome = tokio::select! {
         outcome = clients.run() => outcome,
         failed = foundation.failed() => failed,
-        failed = ground.failed(), if membership.is_some() => failed,
+        failed = ground.failed() => failed,
     };
     ended.cancel();
     foundation.run().await?;
@@ -142,12 +158,31 @@ pub async fn agent(flags: cli::Agent, shutdown: CancellationToken) -> Result<()>
     if joined.renews && !identify_components(&joined.node, &kubelet.client, &mut tasks).await? {
         return Ok(());
     }
+    let reporter = reporter(&joined, &kubelet);
+    tasks.spawn("reported authority", trusted_authority::keep(reporter, tasks.shutdown()));
     let identities = node::Identities::of_agent(&joined, kubelet)?;
     if let Some(servers) = &joined.servers {
         servers.follow(identities.network.clone(), &mut tasks);
     }
     node::start(joined.node, identities, false, &mut tasks)?;
+    supervision::notify("READY=1");
     tasks.run().await
+}
+
+/// Returns the report of the authority that an agent trusts. The server writes the files of an agent that renews nothing.
+fn reporter(joined: &Joined, kubelet: &node::KubeletIdentity) -> Reporter {
+    let directories = &joined.node.directories;
+    let mut certificates = Vec::new();
+    if joined.renews {
+        certificates.extend([certificate::client_path(directories), certificate::serving_path(directories)]);
+        certificates.extend(NodeComponent::ALL.map(|component| certificate::component_path(directories, component)));
+    }
+    Reporter {
+        client: kubelet.client.clone(),
+        node: joined.node.name.clone(),
+        authority: directories.authority(),
+        certificates,
+    }
 }
 
 /// Joins the cluster if necessary, and renews the node's certificates; `None` at shutdown.
@@ -165,11 +200,17 @@ async fn become_node(flags: &cli::Agent, tasks: &mut Tasks) -> Result<Option<(Jo
         return Ok(Some((joined, kubelet)));
     }
     let (sender, serving) = watch::channel(renewal::first_serving(&node.directories, &node.name)?);
-    let path = certificate::client_path(&node.directories);
-    let renewed = renewal::client(path, Wanted::client(&node.name), client.clone(), shutdown.clone());
+    let sender = Arc::new(sender);
+    let directories = node.directories.clone();
+    let followed =
+        followed_authority::follow(directories.clone(), client.clone(), Arc::clone(&sender), shutdown.clone());
+    tasks.spawn("cluster authority", followed);
+    let path = certificate::client_path(&directories);
+    let renewed = renewal::client(directories, path, Wanted::client(&node.name), client.clone(), shutdown.clone());
     tasks.spawn("client certificate", renewed);
     tasks.spawn("serving certificate", renewal::serving(node.clone(), client.clone(), sender, shutdown));
-    Ok(Some((joined, node::KubeletIdentity { client, serving })))
+    let callers = joined.servers.as_ref().map(|servers| servers.hear(tasks));
+    Ok(Some((joined, node::KubeletIdentity { client, serving, callers })))
 }
 
 /// Requests certificates for the components of a node that joined, and renews them; false at shutdown.
@@ -184,7 +225,9 @@ async fn identify_components(node: &Node, client: &Client, tasks: &mut Tasks) ->
     for component in NodeComponent::ALL {
         let path = certificate::component_path(&node.directories, component);
         let wanted = Wanted::component(component, &node.name);
-        tasks.spawn("component certificate", renewal::client(path, wanted, client.clone(), shutdown.clone()));
+        let directories = node.directories.clone();
+        let renewed = renewal::client(directories, path, wanted, client.clone(), shutdown.clone());
+        tasks.spawn("component certificate", renewed);
     }
     Ok(true)
 }

@@ -11,7 +11,7 @@ use corten_client::{Caches, Client};
 use corten_controllers::NodeComponent;
 use corten_kubelet::{EvictionConfig, HostResolver, Tls};
 use corten_network::policy;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::apiserver::ApiServer;
@@ -23,7 +23,7 @@ use crate::config::{Cluster, Node};
 use crate::directories::Directories;
 use crate::join::Joined;
 use crate::node_object::CONTROL_PLANE;
-use crate::pki::Pki;
+use crate::pki::{Authorities, Pki, validity};
 use crate::tasks::Tasks;
 use crate::{config, kubeconfig, pki, private, registries};
 
@@ -35,6 +35,8 @@ pub struct KubeletIdentity {
     pub client: Client,
     /// The certificates of the kubelet's API, now and later.
     pub serving: watch::Receiver<Tls>,
+    /// Gets the addresses from which API servers call.
+    pub callers: Option<mpsc::Sender<IpAddr>>,
 }
 
 impl KubeletIdentity {
@@ -56,7 +58,7 @@ impl KubeletIdentity {
         }
         let client_ca = read("ca.crt").or_else(|_| kubeconfig::authority(kubeconfig))?;
         let tls = Tls { certificate: read(certificate)?, key: read(key)?, client_ca };
-        Ok(KubeletIdentity { client, serving: watch::channel(tls).1 })
+        Ok(KubeletIdentity { client, serving: watch::channel(tls).1, callers: None })
     }
 }
 
@@ -70,16 +72,21 @@ pub struct Identities {
 
 impl Identities {
     /// Returns the identities of the node in the API server's own process.
-    pub fn in_process(cluster: &Cluster, pki: &Arc<Pki>, api: &ApiServer, tasks: &mut Tasks) -> Result<Identities> {
+    pub fn in_process(
+        cluster: &Cluster,
+        authorities: &Authorities,
+        api: &ApiServer,
+        tasks: &mut Tasks,
+    ) -> Result<Identities> {
         let name = format!("system:node:{}", cluster.node.name);
-        let (sender, serving) = watch::channel(serving(pki, &cluster.node.name, &cluster.node.addresses)?);
-        tasks.spawn("serving certificate", renew(cluster.node.clone(), Arc::clone(pki), sender, tasks.shutdown()));
+        let (sender, serving) = watch::channel(sign_serving(cluster, &authorities.borrow())?);
+        tasks.spawn("serving certificate", renew(cluster.clone(), authorities.clone(), sender, tasks.shutdown()));
         let own = |component: NodeComponent| {
             let user = component.user(&cluster.node.name);
             api.client(&user, &[&component.group()])
         };
         Ok(Identities {
-            kubelet: KubeletIdentity { client: api.client(&name, &[NODES_GROUP]), serving },
+            kubelet: KubeletIdentity { client: api.client(&name, &[NODES_GROUP]), serving, callers: None },
             proxy: own(NodeComponent::Proxy),
             dns: own(NodeComponent::Dns),
             network: own(NodeComponent::Network),
@@ -112,14 +119,29 @@ fn sign_for_itself(node: &Node, certificate: &str, key: &str) -> Result<()> {
     pki::write_private(&node.directories.pki().join(certificate), identity.certificate.as_bytes())
 }
 
-/// Renews the certificate of a node's own API while it runs.
-async fn renew(node: Node, pki: Arc<Pki>, tls: watch::Sender<Tls>, shutdown: CancellationToken) -> Result<()> {
+/// Signs the certificate of the API of the server's own node; writes the certificate, without its key, for commands.
+fn sign_serving(cluster: &Cluster, pki: &Pki) -> Result<Tls> {
+    let tls = serving(pki, &cluster.node.name, &cluster.node.addresses)?;
+    pki::write_private(&cluster.node.directories.pki().join("kubelet.crt"), tls.certificate.as_bytes())?;
+    Ok(tls)
+}
+
+/// Renews the certificate of the API of the server's own node while it runs.
+async fn renew(
+    cluster: Cluster,
+    mut authorities: Authorities,
+    tls: watch::Sender<Tls>,
+    shutdown: CancellationToken,
+) -> Result<()> {
     loop {
+        let due = authorities.borrow().kubelet.renewal();
         tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
-            () = tokio::time::sleep(pki.kubelet.renewal()) => {}
+            changed = authorities.changed() => if changed.is_err() { return Ok(()) },
+            () = validity::until(due) => {}
         }
-        tls.send_replace(serving(&pki, &node.name, &node.addresses)?);
+        let pki = Arc::clone(&authorities.borrow_and_update());
+        tls.send_replace(sign_serving(&cluster, &pki)?);
     }
 }
 
@@ -130,7 +152,8 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
     let network = Arc::new(Plugged::default());
 
     tasks.spawn("runtime", corten_runtime::serve(runtime_config(&node)?, network.clone(), shutdown.clone()));
-    let kubelet = kubelet_config(&node, identities.kubelet.serving, control_plane_only)?;
+    let mut kubelet = kubelet_config(&node, identities.kubelet.serving, control_plane_only)?;
+    kubelet.api_servers = identities.kubelet.callers;
     tasks.spawn("kubelet", corten_kubelet::run(kubelet, identities.kubelet.client.clone(), shutdown.clone()));
     let mut proxy = corten_proxy::Config::new(&node.name, config::ranges(&node.cluster_cidr)?);
     proxy.mode = node.proxy_mode;

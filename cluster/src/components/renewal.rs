@@ -1,7 +1,10 @@
 //! The certificates of a node that joined: the client certificates of the node and its components, and the serving
-//! certificate of its API. All are renewed after 80 % of their lifetime, and used without a restart.
+//! certificate of its API. All are renewed after 80 % of their lifetime and when the cluster has a new authority, and used
+//! without a restart.
 
-use std::path::PathBuf;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -9,24 +12,30 @@ use corten_api::k8s_openapi::api::core::v1::Node as NodeObject;
 use corten_client::{Caches, Client, ListOptions};
 use corten_kubelet::Tls;
 use corten_meta::Key;
-use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use x509_parser::extensions::GeneralName;
 
+use super::trusted_authority::is_outdated;
 use crate::config::Node;
 use crate::directories::Directories;
-use crate::join::certificate::{self, Wanted};
+use crate::join::certificate::{self, Wanted, serving_path};
+use crate::pki::validity::{LONGEST_WAIT, fresh_for};
 use crate::pki::{Identity, write_private};
 
 /// The time until the next attempt after a failed request.
-const PAUSE: Duration = Duration::from_secs(30);
-/// The longest sleep: clocks may be set and machines suspended.
-const LONGEST: Duration = Duration::from_secs(60 * 60);
+const PAUSE: Duration = Duration::from_secs(10);
 
 /// Renews a client certificate, of the node or of one of its components. Connections read the file again, so no
 /// component needs a notification.
-pub async fn client(path: PathBuf, wanted: Wanted, client: Client, shutdown: CancellationToken) -> Result<()> {
-    while until_old(&path, &shutdown).await {
+pub async fn client(
+    directories: Directories,
+    path: PathBuf,
+    wanted: Wanted,
+    client: Client,
+    shutdown: CancellationToken,
+) -> Result<()> {
+    while until_old(&path, &directories.authority(), &shutdown).await {
         match certificate::renew(&client, &wanted, &path).await {
             Ok(()) => tracing::info!(path = %path.display(), "a client certificate of the node was renewed"),
             Err(error) => pause("client", &error, &shutdown).await,
@@ -36,18 +45,24 @@ pub async fn client(path: PathBuf, wanted: Wanted, client: Client, shutdown: Can
 }
 
 /// Renews the certificate of the node's API and sends it to the kubelet.
-pub async fn serving(node: Node, client: Client, tls: watch::Sender<Tls>, shutdown: CancellationToken) -> Result<()> {
+pub async fn serving(
+    node: Node,
+    client: Client,
+    tls: Arc<watch::Sender<Tls>>,
+    shutdown: CancellationToken,
+) -> Result<()> {
     let path = serving_path(&node.directories);
-    let mut is_outdated = is_of_cluster_authority(&node.directories);
-    while is_outdated && !shutdown.is_cancelled() || until_old(&path, &shutdown).await {
+    let mut is_retired = is_of_cluster_authority(&node.directories) || !carries(&path, &node.addresses);
+    let authority = node.directories.authority();
+    while is_retired && !shutdown.is_cancelled() || until_old(&path, &authority, &shutdown).await {
         let renewed = async {
-            let names = names(&client, &node.name, &shutdown).await?;
+            let names = names(&client, &node, &shutdown).await?;
             certificate::request(&client, &Wanted::serving(&node.name, names)).await
         };
         match renewed.await {
             Ok(Identity { certificate, key }) => {
                 write_private(&path, format!("{certificate}{key}").as_bytes())?;
-                is_outdated = false;
+                is_retired = false;
                 tls.send_modify(|tls| (tls.certificate, tls.key) = (certificate, key));
                 tracing::info!("the node's serving certificate was renewed");
             }
@@ -72,11 +87,6 @@ fn is_of_cluster_authority(directories: &Directories) -> bool {
     own.is_some() && own == authority
 }
 
-/// Returns the path of the serving certificate of a node that joined, with its key.
-pub fn serving_path(directories: &Directories) -> PathBuf {
-    directories.pki().join("kubelet-server-current.pem")
-}
-
 /// Returns the certificate that the node serves with at its start: its own, or a self-signed one for the first moments.
 pub fn first_serving(directories: &Directories, name: &str) -> Result<Tls> {
     let client_ca =
@@ -90,32 +100,19 @@ pub fn first_serving(directories: &Directories, name: &str) -> Result<Tls> {
     Ok(Tls { certificate: certificate.pem(), key: key.serialize_pem(), client_ca })
 }
 
-/// Waits until a certificate must be renewed or does not exist; false at shutdown.
-async fn until_old(path: &std::path::Path, shutdown: &CancellationToken) -> bool {
+/// Waits until a certificate must be renewed, is of an older authority or does not exist; false at shutdown.
+async fn until_old(path: &Path, authority: &Path, shutdown: &CancellationToken) -> bool {
     loop {
         let pem = std::fs::read(path).unwrap_or_default();
         let wait = fresh_for(&pem, corten_meta::time::now());
-        if shutdown.is_cancelled() || wait.is_zero() {
+        if shutdown.is_cancelled() || wait.is_zero() || is_outdated(path, authority) {
             return !shutdown.is_cancelled();
         }
         tokio::select! {
-            () = tokio::time::sleep(wait.min(LONGEST)) => {}
+            () = tokio::time::sleep(wait.min(LONGEST_WAIT)) => {}
             () = shutdown.cancelled() => {}
         }
     }
-}
-
-/// Returns the time until a certificate must be renewed.
-fn fresh_for(pem: &[u8], now: Timestamp) -> Duration {
-    let validity = || {
-        let (_, pem) = x509_parser::pem::parse_x509_pem(pem).ok()?;
-        let certificate = pem.parse_x509().ok()?;
-        let at = |time: x509_parser::time::ASN1Time| Timestamp::from_second(time.timestamp()).ok();
-        Some((at(certificate.validity().not_before)?, at(certificate.validity().not_after)?))
-    };
-    let Some((from, until)) = validity() else { return Duration::ZERO };
-    let old = from + SignedDuration::from_secs(until.duration_since(from).as_secs() / 5 * 4);
-    Duration::try_from(old.duration_since(now)).unwrap_or(Duration::ZERO)
 }
 
 async fn pause(which: &str, error: &anyhow::Error, shutdown: &CancellationToken) {
@@ -126,16 +123,38 @@ async fn pause(which: &str, error: &anyhow::Error, shutdown: &CancellationToken)
     }
 }
 
-/// Waits until the Node object has addresses; returns its names and addresses.
-async fn names(client: &Client, name: &str, shutdown: &CancellationToken) -> Result<Vec<String>> {
+/// Reports whether a certificate carries these addresses; a missing one does.
+fn carries(path: &Path, addresses: &[IpAddr]) -> bool {
+    let pem = std::fs::read(path).unwrap_or_default();
+    let names = || {
+        let (_, pem) = x509_parser::pem::parse_x509_pem(&pem).ok()?;
+        let certificate = pem.parse_x509().ok()?;
+        let names = certificate.subject_alternative_name().ok()??.value.general_names.iter();
+        let bytes = names.filter_map(|name| match name {
+            GeneralName::IPAddress(bytes) => Some(bytes.to_vec()),
+            _ => None,
+        });
+        Some(bytes.collect::<Vec<_>>())
+    };
+    let octets = |address: &IpAddr| match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    names().is_none_or(|names| addresses.iter().all(|address| names.contains(&octets(address))))
+}
+
+/// Waits until the Node object has the node's addresses; returns its names and addresses.
+async fn names(client: &Client, node: &Node, shutdown: &CancellationToken) -> Result<Vec<String>> {
+    let name = &node.name;
+    let own: Vec<String> = node.addresses.iter().map(IpAddr::to_string).collect();
     let caches = Caches::new(client.clone(), shutdown.child_token());
     let cache = caches.filtered::<NodeObject>(ListOptions::fields(format!("metadata.name={name}")));
     let mut changes = cache.subscribe();
     loop {
-        let node = cache.typed::<NodeObject>(&Key::new("", name));
-        let addresses = node.and_then(|node| node.status).and_then(|status| status.addresses).unwrap_or_default();
-        if !addresses.is_empty() {
-            let mut names: Vec<String> = addresses.into_iter().map(|address| address.address).collect();
+        let object = cache.typed::<NodeObject>(&Key::new("", name));
+        let addresses = object.and_then(|node| node.status).and_then(|status| status.addresses).unwrap_or_default();
+        let mut names: Vec<String> = addresses.into_iter().map(|address| address.address).collect();
+        if !names.is_empty() && own.iter().all(|own| names.contains(own)) {
             names.sort_unstable();
             names.dedup();
             return Ok(names);
@@ -164,19 +183,5 @@ mod tests {
                 .unwrap();
             assert_eq!(is_of_cluster_authority(&directories), expected);
         }
-    }
-
-    #[test]
-    fn a_certificate_is_renewed_after_80_percent_of_its_lifetime() {
-        let mut params = rcgen::CertificateParams::new(vec!["n".to_owned()]).unwrap();
-        let day = Duration::from_secs(24 * 60 * 60);
-        let start = std::time::SystemTime::UNIX_EPOCH + day * 20_000;
-        (params.not_before, params.not_after) = (start.into(), (start + day * 10).into());
-        let pem = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem();
-        let at = |days: i64| Timestamp::from_second(days * 24 * 60 * 60).unwrap();
-        assert_eq!(fresh_for(pem.as_bytes(), at(20_000)), day * 8);
-        assert_eq!(fresh_for(pem.as_bytes(), at(20_007)), day);
-        assert_eq!(fresh_for(pem.as_bytes(), at(20_009)), Duration::ZERO);
-        assert_eq!(fresh_for(b"", at(20_000)), Duration::ZERO);
     }
 }

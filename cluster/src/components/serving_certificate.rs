@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
@@ -14,34 +15,33 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::config::Cluster;
-use crate::pki::{Leaf, Pki};
+use crate::pki::{Authorities, Leaf, Pki, write_private};
 
 /// The largest number of names of a certificate; a machine has fewer addresses.
 const MAX_NAMES: usize = 128;
 
 /// The current certificate and its names.
 pub struct Certificates {
-    pki: Arc<Pki>,
+    authorities: Authorities,
+    /// The file that shows the current certificate to commands.
+    shown: PathBuf,
     names: Mutex<BTreeSet<String>>,
     current: ArcSwap<ServerConfig>,
 }
 
 impl Certificates {
     /// Issues a certificate for all names that are known at the start.
-    pub fn issue(cluster: &Cluster, pki: &Arc<Pki>) -> Result<Certificates> {
+    pub fn issue(cluster: &Cluster, authorities: &Authorities) -> Result<Certificates> {
         let names = names(cluster);
-        let current = ArcSwap::from(config(&names, pki)?);
-        Ok(Certificates { pki: Arc::clone(pki), names: Mutex::new(names), current })
-    }
-
-    pub fn pki(&self) -> &Pki {
-        &self.pki
+        let shown = cluster.node.directories.pki().join("apiserver.crt");
+        let current = ArcSwap::from(config(&names, &authorities.borrow(), &shown)?);
+        Ok(Certificates { authorities: authorities.clone(), shown, names: Mutex::new(names), current })
     }
 
     /// Renews the certificate.
     pub fn renew(&self) -> Result<()> {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        self.current.store(config(&names, &self.pki)?);
+        self.current.store(config(&names, &self.authorities.borrow(), &self.shown)?);
         Ok(())
     }
 
@@ -51,7 +51,7 @@ impl Certificates {
         if names.len() >= MAX_NAMES || !names.insert(address.to_string()) {
             return Ok(());
         }
-        self.current.store(config(&names, &self.pki)?);
+        self.current.store(config(&names, &self.authorities.borrow(), &self.shown)?);
         tracing::info!(%address, "the API server's certificate carries another address");
         Ok(())
     }
@@ -85,9 +85,11 @@ fn names(cluster: &Cluster) -> BTreeSet<String> {
     names.into_iter().collect()
 }
 
-fn config(names: &BTreeSet<String>, pki: &Pki) -> Result<Arc<ServerConfig>> {
+/// Signs a certificate for these names; writes the certificate, without its key, for commands.
+fn config(names: &BTreeSet<String>, pki: &Pki, shown: &Path) -> Result<Arc<ServerConfig>> {
     let leaf = Leaf { common_name: "kube-apiserver", organizations: &[], names: names.iter().cloned().collect() };
     let identity = pki.cluster.issue(&leaf)?;
+    write_private(shown, identity.certificate.as_bytes())?;
     let mut roots = rustls::RootCertStore::empty();
     // A front proxy has a CA of its own; the API server distinguishes the two.
     for authority in [&pki.cluster, &pki.front_proxy] {
@@ -113,7 +115,9 @@ mod tests {
     /// Reports whether a client that trusts the cluster accepts the certificate for a name, without a network.
     fn is_taken(certificates: &Certificates, local: IpAddr, name: &str) -> bool {
         let mut roots = rustls::RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(certificates.pki.cluster.certificate.as_bytes()) {
+        for certificate in
+            CertificateDer::pem_slice_iter(certificates.authorities.borrow().cluster.certificate.as_bytes())
+        {
             roots.add(certificate.unwrap()).unwrap();
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -145,10 +149,11 @@ mod tests {
         // Another test of the process may have installed it first.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = tempfile::tempdir().unwrap();
-        let pki = Arc::new(Pki::open(folder.path()).unwrap());
+        let authorities = crate::pki::live::fixed(Pki::open(folder.path()).unwrap());
         let names = BTreeSet::from(["localhost".to_owned(), "127.0.0.1".to_owned()]);
-        let current = ArcSwap::from(config(&names, &pki).unwrap());
-        let certificates = Certificates { pki, names: Mutex::new(names), current };
+        let shown = folder.path().join("apiserver.crt");
+        let current = ArcSwap::from(config(&names, &authorities.borrow(), &shown).unwrap());
+        let certificates = Certificates { authorities, shown, names: Mutex::new(names), current };
         let own = IpAddr::from([127, 0, 0, 1]);
         let new = IpAddr::from([10, 1, 2, 3]);
         assert!(is_taken(&certificates, own, "127.0.0.1"));

@@ -65,12 +65,22 @@ impl Wanted {
 
 /// Returns the path of the node's client certificate, with its key.
 pub fn client_path(directories: &Directories) -> PathBuf {
-    directories.pki().join("kubelet-client-current.pem")
+    current_path(directories, "kubelet")
+}
+
+/// Returns the path of the serving certificate of a node that joined, with its key.
+pub fn serving_path(directories: &Directories) -> PathBuf {
+    directories.pki().join("kubelet-server-current.pem")
 }
 
 /// Returns the path of a component's certificate, with its key.
 pub fn component_path(directories: &Directories, component: NodeComponent) -> PathBuf {
-    directories.pki().join(format!("{}-client-current.pem", component.name()))
+    current_path(directories, component.name())
+}
+
+/// Returns the path of the client certificate in use of a component, with its key.
+pub fn current_path(directories: &Directories, component: &str) -> PathBuf {
+    directories.pki().join(format!("{component}-client-current.pem"))
 }
 
 /// Reports whether a file has a certificate that has not expired.
@@ -81,7 +91,11 @@ pub fn is_alive(path: &Path) -> bool {
 
 /// Requests a client certificate and writes it, with its key.
 pub async fn renew(client: &Client, wanted: &Wanted, path: &Path) -> Result<()> {
-    let identity = request(client, wanted).await?;
+    write(&request(client, wanted).await?, path)
+}
+
+/// Writes a certificate with its key.
+pub fn write(identity: &Identity, path: &Path) -> Result<()> {
     write_private(path, format!("{}{}", identity.certificate, identity.key).as_bytes())
 }
 

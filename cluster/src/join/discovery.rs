@@ -12,8 +12,9 @@ use corten_meta::{Value, decode_yaml};
 use ring::{digest, hmac};
 
 use crate::cli;
+use crate::pki::rotation;
 
-const CLUSTER_INFO: &str = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
+pub const CLUSTER_INFO: &str = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
 
 /// A verified cluster.
 pub struct Discovered {
@@ -87,13 +88,14 @@ pub fn parse(content: &str) -> Result<Discovered> {
     })
 }
 
-/// Reports whether a CA has one of the hashes.
+/// Reports whether a CA, or one of those of a bundle, has one of the hashes.
 pub fn is_pinned(authority: &str, hashes: &[String]) -> Result<bool> {
-    let own = hash(authority)?;
+    let all = rotation::certificates(authority);
+    let own = all.iter().map(|one| hash(one)).collect::<Result<Vec<_>>>()?;
     for pinned in hashes {
         ensure!(pinned.starts_with("sha256:"), "{pinned:?} is not of the form sha256:<hexadecimal digits>");
     }
-    Ok(hashes.iter().any(|pinned| pinned.eq_ignore_ascii_case(&own)))
+    Ok(hashes.iter().any(|pinned| own.iter().any(|own| pinned.eq_ignore_ascii_case(own))))
 }
 
 /// Returns the hash of a CA's public key, in the form of `--discovery-token-ca-cert-hash`.

@@ -64,9 +64,10 @@ pub async fn join(flags: &cli::Agent, tasks: &mut Tasks) -> Result<Joined> {
     }
     let directories = Directories::of(&flags.directories);
     let path = directories.kubeconfig("kubelet");
-    if must_join(flags, &directories)? {
+    if must_join(flags, &directories)? || is_refused(flags, &path).await {
         join_by_token(flags, &directories).await?;
     }
+    keep_by_files(&directories)?;
     let unusable = || format!("{} cannot be used; delete it and join again with a token", path.display());
     let name = node_name(flags.node_name.as_deref())?;
     let servers = ApiServers::start(&directories, &path, &name, tasks).await.with_context(unusable)?;
@@ -76,11 +77,22 @@ pub async fn join(flags: &cli::Agent, tasks: &mut Tasks) -> Result<Joined> {
     Ok(Joined { node, kubeconfig: path, renews: true, servers })
 }
 
+/// Rewrites the kubeconfig of an older version, which holds the cluster's authority: it is a file that may change.
+fn keep_by_files(directories: &Directories) -> Result<()> {
+    let path = directories.kubeconfig("kubelet");
+    if directories.authority().exists() && kubeconfig::holds_authority(&path)? {
+        let identity = certificate::client_path(directories);
+        let config = kubeconfig::by_files(&kubeconfig::server(&path)?, &directories.authority(), &identity);
+        kubeconfig::write(&path, &config)?;
+    }
+    Ok(())
+}
+
 /// Requests an identity for each component of the node that has none.
 pub async fn identify_components(client: &Client, node: &Node) -> Result<()> {
     let kubelet = node.directories.kubeconfig("kubelet");
     let server = kubeconfig::server(&kubelet)?;
-    let authority = kubeconfig::authority(&kubelet)?;
+    let authority = node.directories.authority();
     let identified = NodeComponent::ALL.map(|component| {
         let path = certificate::component_path(&node.directories, component);
         let config = kubeconfig::by_files(&server, &authority, &path);
@@ -120,8 +132,20 @@ fn must_join(flags: &cli::Agent, directories: &Directories) -> Result<bool> {
         (true, true) => Ok(false),
         _ if may_join => Ok(true),
         (false, _) => bail!("this machine belongs to another cluster; give --server and --token to join this one"),
-        (_, false) => bail!("the certificate of this node has expired; give --server and --token to join again"),
+        (_, false) => bail!(
+            "the certificate of this node has expired while it was off: join again with the flags that `corten token \
+             create --print-join-command` prints on a server"
+        ),
     }
+}
+
+/// Reports whether the cluster refuses the certificate of this node, which may join again: it was revoked.
+async fn is_refused(flags: &cli::Agent, kubeconfig: &Path) -> bool {
+    if flags.join.token.is_none() {
+        return false;
+    }
+    let Ok(client) = Client::from_kubeconfig(kubeconfig, None) else { return false };
+    matches!(client.get_raw("/api").await, Err(error) if error.is_unauthorized())
 }
 
 async fn join_by_token(flags: &cli::Agent, directories: &Directories) -> Result<()> {
@@ -139,23 +163,25 @@ async fn join_by_token(flags: &cli::Agent, directories: &Directories) -> Result<
     })?;
     refuse_taken_name(&bootstrap, &name).await?;
     let path = certificate::client_path(directories);
-    certificate::renew(&bootstrap, &Wanted::client(&name), &path)
+    let identity = certificate::request(&bootstrap, &Wanted::client(&name))
         .await
         .context("the cluster gives this node no certificate")?;
-    forget_components(directories)?;
-    write_private(&directories.pki().join("ca.crt"), cluster.authority.as_bytes())?;
+    forget_certificates(directories)?;
+    // A certificate is newer than the authority that signed it.
+    write_private(&directories.authority(), cluster.authority.as_bytes())?;
+    certificate::write(&identity, &path)?;
     kubeconfig::write(
         &directories.kubeconfig("kubelet"),
-        &kubeconfig::by_files(&cluster.server, &cluster.authority, &path),
+        &kubeconfig::by_files(&cluster.server, &directories.authority(), &path),
     )?;
     tracing::info!(node = name, "joined the cluster");
     Ok(())
 }
 
-/// Deletes the certificates of the node's components, which are of the node's former cluster.
-fn forget_components(directories: &Directories) -> Result<()> {
-    for component in NodeComponent::ALL {
-        let path = certificate::component_path(directories, component);
+/// Deletes the certificates of the node's API and components, which are of the node's former cluster.
+fn forget_certificates(directories: &Directories) -> Result<()> {
+    let components = NodeComponent::ALL.map(|component| certificate::component_path(directories, component));
+    for path in components.into_iter().chain([certificate::serving_path(directories)]) {
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(error).with_context(|| format!("cannot delete {}", path.display()));

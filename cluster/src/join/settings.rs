@@ -28,6 +28,12 @@ pub async fn learn(client: &Client, directories: &Directories) -> Result<Setting
     }
 }
 
+/// Returns the settings of the last start, or the defaults.
+pub fn remembered(directories: &Directories) -> Settings {
+    let text = std::fs::read(file(directories)).unwrap_or_default();
+    serde_json::from_slice(&text).unwrap_or_default()
+}
+
 fn file(directories: &Directories) -> PathBuf {
     directories.data.join("cluster.json")
 }

@@ -26,7 +26,11 @@ fn main() {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Embedded::open(corten_store::Config::new(directory.path())).expect("a store");
         let key = rcgen::KeyPair::generate().expect("a key").serialize_pem();
-        let config = Config { service_account_keys: vec![key], encryption_key: Some([1; 32]), ..Config::default() };
+        let config = Config {
+            service_account_keys: vec![key],
+            encryption_keys: vec![corten_apiserver::EncryptionKey::first([1; 32])],
+            ..Config::default()
+        };
         let server = Server::new(config, store).await.expect("a server");
         let admin = server.in_process(User::new("admin", &["system:masters"]));
         decisions(&server, &admin).await;

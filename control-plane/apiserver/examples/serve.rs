@@ -54,7 +54,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         serving_ca: ca.pem.clone(),
         service_account_keys: vec![KeyPair::generate()?.serialize_pem()],
         disabled_admission_plugins: disabled.collect(),
-        encryption_key: Some([1; 32]),
+        encryption_keys: vec![corten_apiserver::EncryptionKey::first([1; 32])],
         ..default
     };
     let started = std::time::Instant::now();

@@ -44,9 +44,9 @@ pub struct Config {
     pub trusted_roots: String,
     /// The client identity towards kubelets. Without it, logs, exec, attach, port-forward and proxy answer 503.
     pub kubelet: Option<KubeletClient>,
-    /// The key that encrypts Secrets at rest (by secretbox, under the name `corten`), unless an EncryptionConfiguration
-    /// sets another provider. It decrypts its own Secrets also then. Without it, Secrets are stored in plain text.
-    pub encryption_key: Option<[u8; 32]>,
+    /// The cluster's own keys, which encrypt Secrets at rest (by secretbox), unless an EncryptionConfiguration sets
+    /// another provider. The first encrypts, all decrypt, also then. Without any, Secrets are stored in plain text.
+    pub encryption_keys: Vec<EncryptionKey>,
     /// An EncryptionConfiguration of apiserver.config.k8s.io, in YAML; a new value after each change.
     pub encryption_configuration: Option<watch::Receiver<String>>,
     /// An AuthenticationConfiguration of apiserver.config.k8s.io, in YAML; a new value after each change. It lists the
@@ -89,6 +89,44 @@ pub struct Config {
 pub enum StorageMediaType {
     Json,
     Protobuf,
+}
+
+/// A key of the cluster's own that encrypts Secrets at rest.
+#[derive(Clone, PartialEq, Eq)]
+pub struct EncryptionKey {
+    /// The name in front of every value that the key encrypts.
+    pub name: String,
+    pub key: [u8; 32],
+}
+
+impl EncryptionKey {
+    /// The name of the key that a cluster generates at its first start.
+    pub const FIRST: &'static str = "corten";
+
+    /// Returns the key that a cluster generates at its first start.
+    pub fn first(key: [u8; 32]) -> EncryptionKey {
+        EncryptionKey { name: EncryptionKey::FIRST.to_owned(), key }
+    }
+}
+
+impl std::fmt::Debug for EncryptionKey {
+    /// Hides the key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EncryptionKey").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// The authorities and keys that a running server replaces when they are rotated.
+#[derive(Clone, Debug)]
+pub struct Trust {
+    /// PEM bundle of the CAs that sign client certificates.
+    pub client_ca: String,
+    /// PEM bundle of the CA of the front proxy.
+    pub requestheader_ca: Option<String>,
+    /// PEM private keys of ServiceAccount tokens. The first signs, all verify.
+    pub service_account_keys: Vec<String>,
+    /// The cluster's own keys of Secrets. The first encrypts, all decrypt.
+    pub encryption_keys: Vec<EncryptionKey>,
 }
 
 /// The client identity towards kubelets.
@@ -208,7 +246,7 @@ impl Default for Config {
             proxy_client: None,
             trusted_roots: String::new(),
             kubelet: None,
-            encryption_key: None,
+            encryption_keys: Vec::new(),
             encryption_configuration: None,
             authentication_configuration: None,
             authorization: None,

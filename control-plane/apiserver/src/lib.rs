@@ -69,11 +69,12 @@ mod websocket;
 mod write;
 mod write_timeout;
 
+pub use authentication::REVOKED_NODES;
 pub use body::{Body, HttpBody, Reply, RequestBody, Watch};
 pub use cache::event::WatchEvent;
 pub use config::{
-    Audit, AuditLog, AuditWebhook, Authorization, Config, KubeconfigReader, KubeletClient, ProxyClient, RemoteServer,
-    RetiredAuthority, StorageMediaType,
+    Audit, AuditLog, AuditWebhook, Authorization, Config, EncryptionKey, KubeconfigReader, KubeletClient, ProxyClient,
+    RemoteServer, RetiredAuthority, StorageMediaType, Trust,
 };
 pub use corten_cel::durations::FAMILIES as CEL_METRICS;
 pub use error::Error;

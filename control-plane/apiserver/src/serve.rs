@@ -28,7 +28,7 @@ use crate::error::Error;
 use crate::request::has_whole_escapes;
 use crate::request_line::FirstLine;
 use crate::server::{CLOSE_TIMEOUT, Server};
-use crate::user::{Identity, Peer};
+use crate::user::Peer;
 use crate::write_timeout::WriteTimeout;
 
 /// The limits of open connections. Pods have many connections, and each authenticates with its first request.
@@ -130,11 +130,13 @@ impl Server {
             self.core.metrics.tls_handshake_errors.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
-        let identity = self.client_certificates.identify(chain);
+        let chain = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
+        let chain: Vec<_> = chain.into_iter().map(|certificate| certificate.into_owned()).collect();
+        let identity = self.client_certificates.identify(&chain);
         let expires = chain.first().and_then(|certificate| expiry_of_certificate(certificate));
         let slot = Arc::new(slot);
-        if !matches!(identity, Identity::None) {
+        let is_proven = identity.is_proven();
+        if is_proven {
             slot.authenticated();
         }
         let peer = Arc::new(Peer { identity, address, expires, slot: Some(Arc::clone(&slot)) });
@@ -166,14 +168,18 @@ impl Server {
                 () = left.cancelled() => {}
             }
         };
+        let distrusted = self.client_certificates.distrusted(chain);
+        tokio::pin!(distrusted);
         tokio::select! {
             _ = connection.as_mut() => return,
             () = slot.closed() => return,
+            () = distrusted.as_mut(), if is_proven => return,
             () = is_leaving => connection.as_mut().graceful_shutdown(),
         }
         tokio::select! {
             _ = connection => {}
             () = slot.closed() => {}
+            () = distrusted, if is_proven => {}
         }
     }
 

@@ -14,9 +14,10 @@ use crate::aggregation::Aggregation;
 use crate::audit::Audit;
 use crate::authentication::Authentication;
 use crate::authentication::front_proxy::ClientCertificates;
+use crate::authentication::revocation::Revocations;
 use crate::authorization::Authorization;
 use crate::bootstrap;
-use crate::config::{Config, KubeletClient, ProxyClient};
+use crate::config::{Config, KubeletClient, ProxyClient, Trust};
 use crate::core::Core;
 use crate::custom_resources;
 use crate::discovery::Published;
@@ -24,6 +25,7 @@ use crate::drain::{Drain, REQUESTS_TIMEOUT};
 use crate::encryption::{self, Transformer};
 use crate::error::Error;
 use crate::flow_control::FlowControl;
+use crate::follow::follow;
 use crate::health::Health;
 use crate::limits::Limits;
 use crate::metrics::{AUTHENTICATION_CONFIGURATION, AUTHORIZATION_CONFIGURATION, ENCRYPTION_CONFIGURATION, Metrics};
@@ -42,7 +44,7 @@ pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Server {
     pub(crate) core: Arc<Core>,
     pub(crate) authentication: Arc<Authentication>,
-    pub(crate) client_certificates: ClientCertificates,
+    pub(crate) client_certificates: Arc<ClientCertificates>,
     pub(crate) admission: Chain,
     pub(crate) flow_control: Arc<FlowControl>,
     pub(crate) limits: Limits,
@@ -72,6 +74,7 @@ impl Server {
         bootstrap::run(&server.core).await?;
         server.custom_resources.reconcile().await.map_err(|status| Error::Bootstrap(status.message))?;
         server.flow_control.reconcile(&server.core).await;
+        server.client_certificates.revoke(Revocations::cached(&server.core.registry));
         server.start_tasks();
         server.note_configurations();
         server.health.mark_ready();
@@ -89,7 +92,7 @@ impl Server {
         let changed = Arc::new(Notify::new());
         Ok(Server {
             authentication: Arc::new(authentication),
-            client_certificates: ClientCertificates::new(&config)?,
+            client_certificates: Arc::new(ClientCertificates::new(&config)?),
             admission: Chain::new(&config.disabled_admission_plugins)?,
             flow_control: Arc::new(FlowControl::new(
                 config.max_requests_inflight + config.max_mutating_requests_inflight,
@@ -140,6 +143,9 @@ impl Server {
         self.spawn((flow_control, core()), |(part, core), shutdown| {
             Box::pin(async move { part.run(&core, &shutdown).await })
         });
+        self.spawn((Arc::clone(&self.client_certificates), core()), |(part, core), shutdown| {
+            Box::pin(async move { follow_revocations(&part, &core.registry, &shutdown).await })
+        });
         self.spawn(aggregation, |part, shutdown| Box::pin(async move { part.run(&shutdown).await }));
         self.spawn(core(), |core, shutdown| Box::pin(async move { follow_policies(&core.registry, &shutdown).await }));
         self.spawn(core(), |core, shutdown| {
@@ -187,6 +193,15 @@ impl Server {
         Ok(())
     }
 
+    /// Replaces the authorities and keys after a rotation. Connections whose certificates are no longer trusted are
+    /// closed.
+    pub async fn trust(&self, trust: &Trust) -> Result<(), Error> {
+        self.core.registry.transformer.replace_keys(&trust.encryption_keys).await?;
+        self.authentication.tokens.replace_keys(&trust.service_account_keys)?;
+        self.client_certificates.replace(&trust.client_ca, trust.requestheader_ca.as_deref())?;
+        bootstrap::publish_authorities(&self.core, trust).await
+    }
+
     /// Records the metrics of the configurations that the server was started with.
     fn note_configurations(&self) {
         let config = &self.core.config;
@@ -201,6 +216,15 @@ impl Server {
             }
         }
     }
+}
+
+/// Follows the ConfigMap of revoked nodes until shutdown.
+async fn follow_revocations(certificates: &ClientCertificates, registry: &Registry, shutdown: &CancellationToken) {
+    let reconcile = || {
+        certificates.revoke(Revocations::cached(registry));
+        Box::pin(async { Ok(Vec::new()) }) as BoxFuture<'_, _>
+    };
+    follow(registry, "", "configmaps", &reconcile, shutdown).await;
 }
 
 impl Drop for Server {

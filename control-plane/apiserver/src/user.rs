@@ -84,8 +84,17 @@ pub enum Identity {
     None,
     /// The user of a client certificate that TLS verified.
     Certificate(User),
+    /// A client certificate that was valid and is revoked.
+    Revoked,
     /// A front proxy, whose headers name the user; and its own user, if its certificate is a client certificate too.
     FrontProxy(Option<User>),
     /// A component of this process.
     InProcess(User),
+}
+
+impl Identity {
+    /// Reports whether the connection proves an identity.
+    pub fn is_proven(&self) -> bool {
+        !matches!(self, Identity::None | Identity::Revoked)
+    }
 }

@@ -2,7 +2,8 @@
 //! broke; TLS with a client certificate or a bearer token.
 //!
 //! Certificate and key files are read at every connection, token files every minute, so that rotated credentials are
-//! picked up. A server that only speaks HTTP/1.1 gets one connection per request.
+//! picked up: once the files have changed, requests take a new connection. A server that only speaks HTTP/1.1 gets one
+//! connection per request.
 
 use crate::{AnyServer, Body, Error, Transport};
 use bytes::Bytes;
@@ -35,6 +36,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(15);
 const MOST_CLOSED_CONNECTIONS: usize = 3;
 /// The time for which a token file is not read again.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(60);
+/// The time for which the files of a connection's credentials are not compared again.
+const FILES_LIFETIME: Duration = Duration::from_secs(5);
 /// The limit of received but unread data of one watch and of one connection.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
@@ -125,7 +128,7 @@ struct Shared {
     authority: HeaderValue,
     server_name: ServerName<'static>,
     tls: bool,
-    connection: Mutex<Option<http2::SendRequest<Full<Bytes>>>>,
+    connection: Mutex<Option<Shares>>,
     token: Mutex<Option<(HeaderValue, Instant)>>,
 }
 
@@ -166,6 +169,14 @@ impl Transport for Https {
         let shared = self.shared.clone();
         Box::pin(async move { shared.send(request).await })
     }
+}
+
+/// A connection that all requests share.
+struct Shares {
+    sender: http2::SendRequest<Full<Bytes>>,
+    /// The credentials that were read from files for it.
+    files: Vec<Vec<u8>>,
+    compared: Instant,
 }
 
 enum Connection {
@@ -215,17 +226,45 @@ impl Shared {
     /// Returns the shared connection, or a new one. Another task that holds the lock is connecting.
     async fn connection(&self) -> Result<Connection, Error> {
         let mut current = self.connection.lock().await;
-        if let Some(sender) = current.as_ref().filter(|sender| !sender.is_closed()) {
-            return Ok(Connection::Http2(sender.clone()));
+        if let Some(shared) = current.as_mut().filter(|shared| !shared.sender.is_closed())
+            && self.is_current(shared).await
+        {
+            return Ok(Connection::Http2(shared.sender.clone()));
         }
+        // Requests that are under way end on the connection that they began on.
         *current = None;
+        let files = self.files().await;
         let connected = tokio::time::timeout(CONNECT_TIMEOUT, self.connect())
             .await
             .map_err(|_| Error::Transport(format!("cannot connect to {}: timed out", self.address)))??;
         if let Connection::Http2(sender) = &connected {
-            *current = Some(sender.clone());
+            *current = Some(Shares { sender: sender.clone(), files, compared: Instant::now() });
         }
         Ok(connected)
+    }
+
+    /// Reports whether the files of a connection's credentials are still the same. Files that cannot be read change nothing.
+    async fn is_current(&self, shared: &mut Shares) -> bool {
+        if shared.files.is_empty() || shared.compared.elapsed() < FILES_LIFETIME {
+            return true;
+        }
+        shared.compared = Instant::now();
+        let now = self.files().await;
+        now.len() != shared.files.len() || now == shared.files
+    }
+
+    /// Reads the files of the credentials.
+    async fn files(&self) -> Vec<Vec<u8>> {
+        let HttpsConfig { ca, client_certificate, client_key, .. } = &self.config;
+        let mut files = Vec::new();
+        for pem in [ca, client_certificate, client_key].into_iter().flatten() {
+            if let Pem::File(path) = pem
+                && let Ok(content) = tokio::fs::read(path).await
+            {
+                files.push(content);
+            }
+        }
+        files
     }
 
     async fn connect(&self) -> Result<Connection, Error> {

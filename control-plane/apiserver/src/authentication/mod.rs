@@ -10,6 +10,7 @@ pub mod front_proxy;
 pub mod keys;
 mod legacy_token;
 pub mod oidc;
+pub mod revocation;
 pub mod token;
 pub mod webhook;
 pub mod websocket_token;
@@ -24,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use certificate::{expiry_of_certificate, user_of_certificate};
 pub use legacy_token::today;
+pub use revocation::REVOKED_NODES;
 
 use crate::config::Config;
 use crate::context::Context;
@@ -67,7 +69,14 @@ impl Authentication {
         // malformed one.
         let presented = presented_token(context);
         if let Identity::Certificate(user) = &peer.identity {
-            return Ok(user.clone());
+            // A connection may outlive its certificate.
+            return match peer.expires {
+                Some(expires) if expires <= context.now => Err(Status::unauthorized()),
+                _ => Ok(user.clone()),
+            };
+        }
+        if let Identity::Revoked = &peer.identity {
+            return Err(Status::unauthorized());
         }
         if let Identity::FrontProxy(own) = &peer.identity
             && let Some(user) = front_proxy::user_of_headers(headers).or_else(|| own.clone())

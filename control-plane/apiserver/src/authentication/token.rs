@@ -4,8 +4,9 @@
 //! Node if it names one. Every request checks that.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use arc_swap::ArcSwap;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64URL;
 use corten_meta::Value;
@@ -43,9 +44,13 @@ pub struct Authenticated {
 
 /// The issuer and verifier of tokens.
 pub struct Tokens {
-    keys: Vec<Key>,
+    keys: ArcSwap<Vec<Key>>,
     issuer: String,
     verified: Mutex<HashMap<[u8; 32], Arc<Value>>>,
+}
+
+fn parse(pems: &[String]) -> Result<Vec<Key>, Error> {
+    pems.iter().map(|pem| Key::from_pem(pem)).collect()
 }
 
 /// The maximum number of tokens whose verified claims are cached.
@@ -53,13 +58,21 @@ const MOST_VERIFIED: usize = 4096;
 
 impl Tokens {
     pub fn new(config: &Config) -> Result<Tokens, Error> {
-        let keys = config.service_account_keys.iter().map(|pem| Key::from_pem(pem)).collect::<Result<_, _>>()?;
+        let keys = ArcSwap::from_pointee(parse(&config.service_account_keys)?);
         Ok(Tokens { keys, issuer: config.issuer.clone(), verified: Mutex::default() })
+    }
+
+    /// Replaces the keys. Tokens of a key that is gone are refused from now on.
+    pub fn replace_keys(&self, pems: &[String]) -> Result<(), Error> {
+        self.keys.store(Arc::new(parse(pems)?));
+        self.verified.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        Ok(())
     }
 
     /// Signs a token.
     pub fn issue(&self, claims: &Claims<'_>) -> Result<String, Error> {
-        let key = self.keys.first().ok_or_else(|| Error::Key("no ServiceAccount signing key".to_owned()))?;
+        let keys = self.keys.load();
+        let key = keys.first().ok_or_else(|| Error::Key("no ServiceAccount signing key".to_owned()))?;
         let now = claims.now.as_second();
         let mut private = json!({
             "namespace": claims.namespace,
@@ -92,12 +105,17 @@ impl Tokens {
     pub(super) fn claims(&self, token: &str) -> Result<Arc<Value>, String> {
         let mut digest = [0; 32];
         digest.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, token.as_bytes()).as_ref());
-        let verified = || self.verified.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let verified = || self.verified.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(claims) = verified().get(&digest) {
             return Ok(Arc::clone(claims));
         }
-        let claims = Arc::new(self.verify(token)?);
+        let keys = self.keys.load_full();
+        let claims = Arc::new(self.verify(token, &keys)?);
         let mut verified = verified();
+        // The key may have been replaced since: what it verified must not outlive it.
+        if !Arc::ptr_eq(&keys, &self.keys.load()) {
+            return Ok(claims);
+        }
         if verified.len() >= MOST_VERIFIED {
             verified.clear();
         }
@@ -105,7 +123,7 @@ impl Tokens {
         Ok(claims)
     }
 
-    fn verify(&self, token: &str) -> Result<Value, String> {
+    fn verify(&self, token: &str, keys: &[Key]) -> Result<Value, String> {
         // A token may contain line breaks, as if it were wrapped.
         let token: String = token.split_whitespace().collect();
         let malformed = || NOT_A_TOKEN.to_owned();
@@ -119,7 +137,7 @@ impl Tokens {
         let signature = BASE64URL.decode(signature).map_err(|_| malformed())?;
         let algorithm = header["alg"].as_str().unwrap_or_default();
         let id = header["kid"].as_str().unwrap_or_default();
-        let known = self.keys.iter().filter(|key| id.is_empty() || key.id == id);
+        let known = keys.iter().filter(|key| id.is_empty() || key.id == id);
         if !known.into_iter().any(|key| key.verify(algorithm, message.as_bytes(), &signature)) {
             return Err("go-jose/go-jose: error in cryptographic primitive".to_owned());
         }
@@ -133,12 +151,13 @@ impl Tokens {
 
     /// Returns the document of `/openid/v1/jwks`.
     pub fn jwks(&self) -> Value {
-        json!({ "keys": self.keys.iter().map(Key::jwk).collect::<Vec<_>>() })
+        json!({ "keys": self.keys.load().iter().map(Key::jwk).collect::<Vec<_>>() })
     }
 
     /// Returns the document of `/.well-known/openid-configuration`.
     pub fn openid_configuration(&self, jwks_uri: &str) -> Value {
-        let algorithms: std::collections::BTreeSet<&str> = self.keys.iter().map(Key::algorithm).collect();
+        let keys = self.keys.load();
+        let algorithms: std::collections::BTreeSet<&str> = keys.iter().map(Key::algorithm).collect();
         json!({
             "issuer": self.issuer,
             "jwks_uri": jwks_uri,

@@ -17,6 +17,7 @@ use corten_store::{Expect, Op, Outcome, Range};
 use serde_json::json;
 
 use crate::authorization::bootstrap_policy;
+use crate::config::Trust;
 use crate::core::Core;
 use crate::error::Error;
 use crate::managed_fields::{apply_status, own_created};
@@ -109,6 +110,20 @@ pub async fn restore_mandatory(core: &Core) -> Result<(), Error> {
         core.registry.commit_all(operations).await?;
     }
     Ok(())
+}
+
+/// Publishes the authorities of clients to extension API servers, after a rotation.
+pub async fn publish_authorities(core: &Core, trust: &Trust) -> Result<(), Error> {
+    let status = |status: Status| Error::Bootstrap(status.message);
+    for _ in 0..ATTEMPTS {
+        let wanted = vec![objects::authorities(&core.config, &trust.client_ca, trust.requestheader_ca.as_deref())];
+        let operations = operations(core, wanted).await.map_err(status)?;
+        if commit(core, operations).await? {
+            return Ok(());
+        }
+        core.registry.caches.fresh().await.map_err(status)?;
+    }
+    Err(Error::Bootstrap("another server keeps changing the same objects".to_owned()))
 }
 
 /// Restores the `kubernetes` Service, its address and endpoints, if a client deleted them, and the endpoints if servers

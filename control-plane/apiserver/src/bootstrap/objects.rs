@@ -34,7 +34,7 @@ pub fn wanted(config: &Config) -> Vec<Wanted> {
     }));
     wanted.push(service_cidr(config));
     wanted.push(kubelet_api_admin());
-    wanted.push(Wanted::new("", "v1", "configmaps", extension_authentication(config)).repaired_by(repair_data));
+    wanted.push(authorities(config, &config.client_ca, config.requestheader_ca.as_deref()));
     wanted.push(Wanted::new("", "v1", "configmaps", token_tracking()).repaired_by(repair_day));
     wanted
 }
@@ -77,20 +77,22 @@ fn repair_day(present: &Value, wanted: &Value) -> Option<Value> {
 }
 
 /// Returns the ConfigMap by which an extension API server authenticates users that this server forwards.
-fn extension_authentication(config: &Config) -> Value {
+pub fn authorities(config: &Config, client_ca: &str, requestheader_ca: Option<&str>) -> Wanted {
     let mut data = json!({});
-    if !config.client_ca.is_empty() {
-        data["client-ca-file"] = config.client_ca.clone().into();
+    if !client_ca.is_empty() {
+        data["client-ca-file"] = client_ca.into();
     }
-    if let Some(ca) = &config.requestheader_ca {
-        data["requestheader-client-ca-file"] = ca.clone().into();
+    if let Some(ca) = requestheader_ca {
+        data["requestheader-client-ca-file"] = ca.into();
         data["requestheader-allowed-names"] = json!(config.requestheader_allowed_names).to_string().into();
         data["requestheader-username-headers"] = "[\"X-Remote-User\"]".into();
         data["requestheader-uid-headers"] = "[\"X-Remote-Uid\"]".into();
         data["requestheader-group-headers"] = "[\"X-Remote-Group\"]".into();
         data["requestheader-extra-headers-prefix"] = "[\"X-Remote-Extra-\"]".into();
     }
-    json!({ "metadata": { "name": "extension-apiserver-authentication", "namespace": "kube-system" }, "data": data })
+    let metadata = json!({ "name": "extension-apiserver-authentication", "namespace": "kube-system" });
+    let object = json!({ "metadata": metadata, "data": data });
+    Wanted::new("", "v1", "configmaps", object).repaired_by(repair_data)
 }
 
 fn repair_data(present: &Value, wanted: &Value) -> Option<Value> {

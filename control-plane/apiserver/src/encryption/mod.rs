@@ -23,10 +23,10 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use corten_api::Kind;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Config;
+use crate::config::{Config, EncryptionKey};
 use crate::error::Error;
 use crate::metrics::{ENCRYPTION_CONFIGURATION, Metrics};
 use ciphers::Keys;
@@ -35,8 +35,6 @@ use kms::Kms;
 
 /// The prefix of encrypted values; no plain object begins with it.
 const ENCRYPTED: &[u8] = b"k8s:enc:";
-/// The name of the key that a cluster generates for itself.
-const OWN_KEY: &str = "corten";
 /// The time for which a start waits for a KMS plugin.
 const PLUGIN_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -153,24 +151,23 @@ impl Chains {
 /// Seals values on the way to the store and opens them on the way back.
 pub struct Transformer {
     chains: ArcSwap<Chains>,
-    own: Vec<Arc<Provider>>,
+    /// The cluster's own keys.
+    own: ArcSwap<Vec<Arc<Provider>>>,
+    configuration: Option<watch::Receiver<String>>,
+    /// The own keys were replaced, and the chains with them.
+    replaced: Notify,
 }
 
 impl Transformer {
     /// Makes the transformer of the configuration, and of the cluster's own key if there is one.
     pub fn new(config: &Config) -> Result<Transformer, Error> {
-        let own = match &config.encryption_key {
-            None => Vec::new(),
-            // The first builds sealed with the same key by AES-GCM, without a key name: their values are still
-            // readable.
-            Some(key) => {
-                let keys = vec![(OWN_KEY.to_owned(), key.to_vec())];
-                let own = Keys::new(ciphers::Algorithm::Secretbox, keys).map_err(Error::Key)?;
-                let former = Keys::unnamed(ciphers::Algorithm::AesGcm, key).map_err(Error::Key)?;
-                [own, former].map(|keys| Arc::new(Provider::Keys(keys))).into()
-            }
+        let own = own_providers(&config.encryption_keys)?;
+        let transformer = Transformer {
+            chains: ArcSwap::from_pointee(Chains::own(&own)),
+            own: ArcSwap::from_pointee(own),
+            configuration: config.encryption_configuration.clone(),
+            replaced: Notify::new(),
         };
-        let transformer = Transformer { chains: ArcSwap::from_pointee(Chains::own(&own)), own };
         if let Some(configuration) = &config.encryption_configuration {
             let chains = transformer.read(&configuration.borrow()).map_err(Error::Config)?;
             transformer.chains.store(Arc::new(chains));
@@ -179,7 +176,7 @@ impl Transformer {
     }
 
     fn read(&self, config_file: &str) -> Result<Chains, String> {
-        let chains = configuration::parse(config_file).and_then(|rules| Chains::new(rules, &self.own));
+        let chains = configuration::parse(config_file).and_then(|rules| Chains::new(rules, &self.own.load()));
         chains.map_err(|e| format!("EncryptionConfiguration: {e}"))
     }
 
@@ -190,6 +187,19 @@ impl Transformer {
             kms.refresh().await?;
         }
         self.chains.store(Arc::new(chains));
+        Ok(())
+    }
+
+    /// Replaces the cluster's own keys.
+    pub async fn replace_keys(&self, keys: &[EncryptionKey]) -> Result<(), Error> {
+        let own = own_providers(keys)?;
+        let configuration = self.configuration.as_ref().map(|text| text.borrow().clone());
+        self.own.store(Arc::new(own.clone()));
+        match configuration {
+            None => self.chains.store(Arc::new(Chains::own(&own))),
+            Some(text) => self.configure(&text).await.map_err(Error::Config)?,
+        }
+        self.replaced.notify_one();
         Ok(())
     }
 
@@ -250,6 +260,20 @@ impl Transformer {
     }
 }
 
+/// Returns the providers of the cluster's own keys.
+fn own_providers(keys: &[EncryptionKey]) -> Result<Vec<Arc<Provider>>, Error> {
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let named = keys.iter().map(|key| (key.name.clone(), key.key.to_vec())).collect();
+    let mut providers = vec![Keys::new(ciphers::Algorithm::Secretbox, named).map_err(Error::Key)?];
+    // The first builds sealed with the first key by AES-GCM, without a key name: their values are still readable.
+    for key in keys.iter().filter(|key| key.name == EncryptionKey::FIRST) {
+        providers.push(Keys::unnamed(ciphers::Algorithm::AesGcm, &key.key).map_err(Error::Key)?);
+    }
+    Ok(providers.into_iter().map(|keys| Arc::new(Provider::Keys(keys))).collect())
+}
+
 /// Applies changes of the configuration and asks the plugins until shutdown.
 pub async fn run(
     transformer: &Transformer,
@@ -270,6 +294,7 @@ pub async fn run(
         tokio::select! {
             () = shutdown.cancelled() => return,
             _ = plugins, if has_plugins => {}
+            () = transformer.replaced.notified() => continue,
             changed = changed => if changed.is_err() { configuration = None },
         }
         let Some(config_file) = configuration.as_mut().map(|c| c.borrow_and_update().clone()) else { continue };

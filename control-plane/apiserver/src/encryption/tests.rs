@@ -21,7 +21,7 @@ use super::plugin::{
     DECRYPT, DecryptRequest, DecryptResponse, ENCRYPT, EncryptRequest, EncryptResponse, STATUS, StatusResponse,
 };
 use super::{Transformer, configuration};
-use crate::config::Config;
+use crate::config::{Config, EncryptionKey};
 
 const PLACE: &[u8] = b"/registry/secrets/default/a";
 const PLAIN: &[u8] = b"{\"kind\":\"Secret\"}";
@@ -46,7 +46,8 @@ fn configuration_of(rules: serde_json::Value) -> String {
 
 fn transformer(own: Option<[u8; 32]>, configuration: Option<&str>) -> Transformer {
     let encryption_configuration = configuration.map(|config_file| watch::channel(config_file.to_owned()).1);
-    Transformer::new(&Config { encryption_key: own, encryption_configuration, ..Config::default() }).unwrap()
+    let encryption_keys = own.map(EncryptionKey::first).into_iter().collect();
+    Transformer::new(&Config { encryption_keys, encryption_configuration, ..Config::default() }).unwrap()
 }
 
 #[test]
@@ -377,4 +378,25 @@ async fn a_kms_plugin_holds_the_key() {
     assert!(first.health().unwrap().is_err());
     assert!(first.seal(&kind, PLACE, PLAIN.into()).is_ok());
     assert!(first.open(&kind, PLACE, &sealed).is_ok());
+}
+
+#[tokio::test]
+async fn own_keys_rotate_by_an_overlap() {
+    let kind = secrets();
+    let old = EncryptionKey::first([1; 32]);
+    let new = EncryptionKey { name: "corten-2".to_owned(), key: [2; 32] };
+    let server = transformer(Some([1; 32]), None);
+    let sealed = |server: &Transformer| server.seal(&kind, b"key", Bytes::from_static(b"{}")).unwrap();
+    let is_stale = |server: &Transformer, value: &Bytes| server.open(&kind, b"key", value).map(|opened| opened.stale);
+    let first = sealed(&server);
+    // The new key is known for reading first, then it writes, then the old one is gone.
+    server.replace_keys(&[old.clone(), new.clone()]).await.unwrap();
+    assert!(sealed(&server).starts_with(b"k8s:enc:secretbox:v1:corten:"));
+    server.replace_keys(&[new.clone(), old]).await.unwrap();
+    let second = sealed(&server);
+    assert!(second.starts_with(b"k8s:enc:secretbox:v1:corten-2:"));
+    assert_eq!((is_stale(&server, &first), is_stale(&server, &second)), (Ok(true), Ok(false)));
+    server.replace_keys(&[new]).await.unwrap();
+    assert!(is_stale(&server, &first).is_err());
+    assert_eq!(is_stale(&server, &second), Ok(false));
 }

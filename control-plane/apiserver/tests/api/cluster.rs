@@ -48,7 +48,10 @@ async fn no_address_is_allocated_twice_under_concurrency() {
 async fn secrets_are_encrypted_and_events_expire() {
     let directory = tempfile::tempdir().unwrap();
     let store = corten_store::Embedded::open(corten_store::Config::new(directory.path())).unwrap();
-    let config = corten_apiserver::Config { encryption_key: Some([9; 32]), ..corten_apiserver::Config::default() };
+    let config = corten_apiserver::Config {
+        encryption_keys: vec![corten_apiserver::EncryptionKey::first([9; 32])],
+        ..corten_apiserver::Config::default()
+    };
     let server = corten_apiserver::Server::new(config, store.clone()).await.unwrap();
     let admin = server.in_process(corten_apiserver::User::new("admin", &["system:masters"]));
     let secret = json!({ "metadata": { "name": "s" }, "stringData": { "password": "hunter2" } });

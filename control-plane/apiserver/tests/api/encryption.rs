@@ -121,7 +121,7 @@ async fn the_wrong_key_is_an_error_and_no_object_counts_as_absent() {
     let s = TestServer::start().await;
     s.post(SECRETS, secret("a")).await.expect(201);
     let (store, _directory) = s.stop().await;
-    let wrong = Config { encryption_key: Some([4; 32]), ..config() };
+    let wrong = Config { encryption_keys: vec![corten_apiserver::EncryptionKey::first([4; 32])], ..config() };
     let refused = Server::new(wrong, store).await.err().expect("it must not start").to_string();
     assert!(
         refused.contains("unable to transform key \"/registry/secrets/default/a\"") && refused.contains("this key"),

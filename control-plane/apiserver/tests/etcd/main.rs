@@ -36,7 +36,7 @@ fn config(number: u8, key: &str) -> Config {
         advertise_address: IpAddr::V4(Ipv4Addr::new(127, 0, 0, number)),
         hostname: Some(format!("server-{number}")),
         service_account_keys: vec![key.to_owned()],
-        encryption_key: Some([3; 32]),
+        encryption_keys: vec![corten_apiserver::EncryptionKey::first([3; 32])],
         storage_media_type: StorageMediaType::Protobuf,
         // No controller makes the account of a namespace here.
         disabled_admission_plugins: vec!["ServiceAccount".to_owned()],
@@ -159,7 +159,7 @@ async fn two_servers_never_give_a_port_or_an_address_twice() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn objects_are_stored_where_and_as_upstream_stores_them() {
     let Some(cluster) = EtcdCluster::start(1) else { return };
-    let server = ApiServer::start(&cluster, Config { encryption_key: None, ..config(1, &key()) }).await;
+    let server = ApiServer::start(&cluster, Config { encryption_keys: Vec::new(), ..config(1, &key()) }).await;
     server.post(PODS, pod("a")).await;
     server.post("/api/v1/namespaces/default/secrets", json!({ "metadata": { "name": "s" } })).await;
     let crd = json!({

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use corten_api::k8s_openapi::api::core::v1::Taint;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::thresholds::EvictionConfig;
 
@@ -142,6 +142,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The certificates of the kubelet's API, now and after a renewal; without them the API is not served.
     pub tls: Option<watch::Receiver<Tls>>,
+    /// Gets the address of every connection to the kubelet's API that the certificate of an API server proves.
+    pub api_servers: Option<mpsc::Sender<IpAddr>>,
     /// The certificate files and the client CA file that the configuration names; the binary reads them.
     pub tls_files: TlsFiles,
     /// The client CA in PEM, in place of that of `tls`.
@@ -248,6 +250,7 @@ impl Default for Config {
             tls: None,
             tls_files: TlsFiles::default(),
             client_ca: None,
+            api_servers: None,
             cluster_dns: Vec::new(),
             cluster_domain: "cluster.local".into(),
             host_resolver: HostResolver::default(),

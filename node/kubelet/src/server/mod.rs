@@ -15,6 +15,7 @@ mod stats;
 mod streams;
 mod tls;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -40,6 +41,9 @@ use crate::services::Services;
 use crate::stats::Collector;
 
 pub type Body = BoxBody<Bytes, std::io::Error>;
+
+/// The user of an API server's certificate for kubelets.
+const API_SERVER: &str = "kube-apiserver-kubelet-client";
 
 /// The number of connections to the kubelet's API: those of the API server and of metrics scrapers.
 const LIMITS: Limits = Limits { connections: 4096, unauthenticated: 256 };
@@ -150,14 +154,16 @@ async fn serve_connection(state: Arc<State>, acceptor: tokio_rustls::TlsAcceptor
     // The peer shows small interactive chunks; a delay to fill packets would be noticed.
     let _ = stream.set_nodelay(true);
     let shutdown = state.shutdown.clone();
+    let address = stream.peer_addr().ok().map(|peer| peer.ip().to_canonical());
     let serve = async {
         let stream = match corten_listen::handshake(&acceptor, stream).await {
             Ok(stream) => stream,
             Err(error) => return debug!(%error, "TLS handshake failed"),
         };
         let caller = Arc::new(Caller { user: authorize::user(stream.get_ref().1), slot: slot.clone() });
-        if caller.user.is_some() {
+        if let Some(user) = &caller.user {
             slot.authenticated();
+            note_api_server(&state, &user.name, address);
         }
         let service = service_fn(move |request| {
             let state = state.clone();
@@ -178,6 +184,14 @@ async fn serve_connection(state: Arc<State>, acceptor: tokio_rustls::TlsAcceptor
         () = shutdown.cancelled() => {}
         () = slot.closed() => {}
         () = serve => {}
+    }
+}
+
+/// Passes on from where an API server calls: it may have moved to an address that the node does not know.
+fn note_api_server(state: &State, user: &str, address: Option<IpAddr>) {
+    if let (Some(sender), Some(address), API_SERVER) = (&state.services.config.api_servers, address, user) {
+        // A full channel holds older calls, which say the same.
+        let _ = sender.try_send(address);
     }
 }
 
