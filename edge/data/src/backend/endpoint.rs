@@ -130,10 +130,15 @@ impl Endpoint {
         lock(&self.http2).retain(|connection| !connection.is_closed());
     }
 
+    /// Closes all idle connections.
+    pub(crate) fn close_idle(&self) {
+        lock(&self.idle).clear();
+    }
+
     /// Closes all idle connections, and those in use once their requests ended.
     pub(super) fn retire(&self) {
         self.is_retired.store(true, Ordering::Relaxed);
-        lock(&self.idle).clear();
+        self.close_idle();
         lock(&self.http2).clear();
     }
 }

@@ -25,6 +25,8 @@ use crate::table::{Target, Targets};
 
 /// The most endpoints that a request tries to connect to.
 const MAX_CONNECTS: usize = 5;
+/// The most times that a request is sent again because its connection was closed.
+const MAX_REPEATS: u32 = 5;
 /// The longest body that is kept to be sent again.
 const MAX_KEPT: usize = 64 * 1024;
 
@@ -202,6 +204,7 @@ async fn try_endpoints(
         None => request,
     };
     let mut attempts = 0;
+    let mut repeats = 0;
     loop {
         let (endpoint, connected) = connect(exchange, backend).await?;
         let is_idempotent = next.body().is_end_stream() && is_safe_to_repeat(next.method());
@@ -221,11 +224,11 @@ async fn try_endpoints(
             Err(failed) => Some(failed),
         };
         if let Some(failed) = result {
-            if let Some(unsent) = failed.unsent {
-                next = unsent;
-                continue;
-            }
-            if let Some(again) = again.filter(|_| failed.is_stale) {
+            let again = failed.unsent.or_else(|| again.filter(|_| failed.is_stale));
+            if let Some(again) = again.filter(|_| repeats < MAX_REPEATS) {
+                // The other idle connections may be as old.
+                endpoint.close_idle();
+                repeats += 1;
                 next = again;
                 continue;
             }
