@@ -15,6 +15,7 @@ use tokio_rustls::StartHandshake;
 
 use crate::backend::Client;
 use crate::listener::ListenerState;
+use crate::quiet::Quiet;
 use crate::shared::Shared;
 use crate::stream::Stream;
 use crate::table::{Protocol, TlsTable};
@@ -68,14 +69,15 @@ impl ConnectionInfo {
 
 /// Serves a connection until it ends, or must end.
 pub(crate) async fn serve(stream: TcpStream, slot: Slot, listener: Arc<ListenerState>, shared: Arc<Shared>) {
-    let killed = Arc::clone(&listener);
+    let state = Arc::clone(&listener);
+    let killed = Quiet::new(async move { state.killed().await });
     tokio::select! {
         served = begin(stream, slot, listener, shared) => {
             if let Err(error) = served {
                 tracing::debug!(%error, "a connection ended");
             }
         }
-        () = killed.killed() => {}
+        () = killed => {}
     }
 }
 
@@ -193,15 +195,16 @@ async fn serve_http(info: Arc<ConnectionInfo>, stream: Stream) -> io::Result<()>
     });
     let connection = shared.http.serve_connection_with_upgrades(TokioIo::new(stream), service);
     tokio::pin!(connection);
-    let mut is_draining = false;
-    loop {
-        tokio::select! {
-            ended = connection.as_mut() => return ended.map_err(io::Error::other),
-            () = info.slot.closed() => return Ok(()),
-            () = info.listener.drained(), if !is_draining => {
-                connection.as_mut().graceful_shutdown();
-                is_draining = true;
-            }
-        }
+    let mut closed = Quiet::new(info.slot.closed());
+    let drained = Quiet::new(info.listener.drained());
+    tokio::select! {
+        biased;
+        ended = connection.as_mut() => return ended.map_err(io::Error::other),
+        () = &mut closed => return Ok(()),
+        () = drained => connection.as_mut().graceful_shutdown(),
+    }
+    tokio::select! {
+        ended = connection => ended.map_err(io::Error::other),
+        () = closed => Ok(()),
     }
 }
