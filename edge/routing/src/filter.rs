@@ -51,6 +51,8 @@ pub enum PathChange {
     ReplaceFull(Arc<str>),
     /// Replaces the part that a prefix matched.
     ReplacePrefix(Arc<str>),
+    /// Replaces the whole path; `$1` is the first group of the rule's regular expression.
+    ReplaceGroups(Arc<str>),
 }
 
 /// Sends copies of requests to a backend whose answers are dropped.

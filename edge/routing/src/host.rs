@@ -63,6 +63,15 @@ impl<T> Hosts<T> {
         exact.chain(wildcard).chain(self.any.iter().map(|value| (HostPattern::Any, value)))
     }
 
+    /// Returns the same patterns with other values.
+    pub fn map<U>(&self, mut change: impl FnMut(&T) -> U) -> Hosts<U> {
+        Hosts {
+            exact: self.exact.iter().map(|(name, value)| (name.clone(), change(value))).collect(),
+            wildcard: self.wildcard.iter().map(|(suffix, value)| (suffix.clone(), change(value))).collect(),
+            any: self.any.as_ref().map(change),
+        }
+    }
+
     /// Returns all values.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.exact.values().chain(self.wildcard.values()).chain(&self.any)

@@ -1,0 +1,9 @@
+//! Policies: the decisions on a request before it goes to a backend, and changes of responses.
+
+pub(crate) mod basic_auth;
+pub(crate) mod compression;
+pub(crate) mod cors;
+pub(crate) mod jwt;
+mod md5;
+pub(crate) mod rate;
+pub(crate) mod session;

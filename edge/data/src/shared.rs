@@ -1,0 +1,68 @@
+//! The parts that all listeners of an edge share.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use corten_routing::BackendKey;
+use hyper_util::rt::TokioExecutor;
+use hyper_util::server::conn::auto::Builder;
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
+
+use crate::access_log::AccessLog;
+use crate::backend::Backend;
+use crate::metrics::Metrics;
+use crate::policy::rate::Limiters;
+
+/// The most copies of requests on their way to mirrors.
+const MAX_MIRRORS: usize = 1024;
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) metrics: Metrics,
+    pub(crate) access_log: Option<AccessLog>,
+    pub(crate) limiters: Limiters,
+    pub(crate) mirrors: Arc<Semaphore>,
+    /// The settings of HTTP connections of clients.
+    pub(crate) http: Builder<TokioExecutor>,
+    /// The tasks of connections.
+    pub(crate) tasks: TaskTracker,
+    backends: Mutex<HashMap<BackendKey, Arc<Backend>>>,
+}
+
+impl Shared {
+    pub(crate) fn new(access_log: Option<AccessLog>) -> Shared {
+        Shared {
+            metrics: Metrics::new(),
+            access_log,
+            limiters: Limiters::default(),
+            mirrors: Arc::new(Semaphore::new(MAX_MIRRORS)),
+            http: corten_listen::http(),
+            tasks: TaskTracker::new(),
+            backends: Mutex::default(),
+        }
+    }
+
+    fn backends(&self) -> MutexGuard<'_, HashMap<BackendKey, Arc<Backend>>> {
+        self.backends.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the backend of a key; a new one has no endpoints.
+    pub(crate) fn backend(&self, key: &BackendKey) -> Arc<Backend> {
+        let mut backends = self.backends();
+        let backend = backends.entry(key.clone()).or_insert_with(|| Arc::new(Backend::new(key.clone())));
+        Arc::clone(backend)
+    }
+
+    /// Forgets backends without endpoints that no table names.
+    pub(crate) fn forget_unused(&self) {
+        self.backends().retain(|_, backend| backend.has_endpoints() || Arc::strong_count(backend) > 1);
+        self.limiters.forget_unused();
+    }
+
+    /// Closes idle connections to endpoints.
+    pub(crate) fn sweep(&self) {
+        let backends: Vec<Arc<Backend>> = self.backends().values().map(Arc::clone).collect();
+        backends.iter().for_each(|backend| backend.sweep());
+    }
+}

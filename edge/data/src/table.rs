@@ -1,0 +1,262 @@
+//! Tables: the routing configuration with everything looked up and parsed that a request would otherwise look up or parse.
+//!
+//! Invariant: a table never changes. A request keeps the table that it began with; backends and their endpoints are shared
+//! by all tables, so endpoints change under a request that has not chosen one yet.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use corten_routing::{
+    BackendKey, BackendRef, ClientValidation, Filter, Hosts, HttpHost, HttpRule, Listener, ListenerOptions,
+    ListenerProtocol, ObjectName, Retry, ServerCertificate, SessionPersistence, Timeouts, TlsHost, TlsUse,
+};
+use rustls::ServerConfig;
+
+use crate::backend::Backend;
+use crate::filters::Filters;
+use crate::metrics::{Metrics, RouteMetrics};
+use crate::policy::rate::Limiters;
+use crate::{random, tls};
+
+/// A listener's configuration.
+#[derive(Debug)]
+pub(crate) struct Table {
+    /// The port that clients connect to.
+    pub(crate) port: u16,
+    pub(crate) protocol: Protocol,
+    pub(crate) options: ListenerOptions,
+}
+
+#[derive(Debug)]
+pub(crate) enum Protocol {
+    Http(HttpHosts),
+    Tls(Hosts<Arc<TlsTable>>),
+    Tcp(Targets),
+    Udp(Targets),
+}
+
+pub(crate) type HttpHosts = Hosts<Arc<HttpTable>>;
+
+#[derive(Debug)]
+pub(crate) struct HttpTable {
+    pub(crate) host: Arc<HttpHost>,
+    /// One for each rule of the host, with its number.
+    pub(crate) rules: Vec<Arc<Rule>>,
+}
+
+/// The consequences of a rule; rules that are matches of one rule of a route share them.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    pub(crate) route: ObjectName,
+    pub(crate) filters: Filters,
+    pub(crate) targets: Targets,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) retry: Option<Arc<Retry>>,
+    pub(crate) session: Option<Arc<SessionPersistence>>,
+    pub(crate) grpc: bool,
+    pub(crate) metrics: RouteMetrics,
+}
+
+/// Backends by weight.
+#[derive(Debug)]
+pub(crate) struct Targets {
+    targets: Vec<Target>,
+    total: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Target {
+    weight: u64,
+    /// None if the reference is invalid.
+    pub(crate) backend: Option<Arc<Backend>>,
+    pub(crate) filters: Filters,
+}
+
+/// A server name of a TLS listener.
+#[derive(Debug)]
+pub(crate) enum TlsTable {
+    Http {
+        config: Arc<ServerConfig>,
+        hosts: HttpHosts,
+    },
+    Tcp {
+        config: Arc<ServerConfig>,
+        targets: Targets,
+    },
+    Passthrough(Targets),
+    /// No certificate can be read: the handshake is refused.
+    Refused,
+}
+
+impl Targets {
+    /// Chooses a target by weight; none if there is none or all weigh nothing.
+    pub(crate) fn choose(&self) -> Option<&Target> {
+        if let [only] = self.targets.as_slice() {
+            return (only.weight > 0).then_some(only);
+        }
+        if self.total == 0 {
+            return None;
+        }
+        let mut left = random::number() % self.total;
+        self.targets.iter().find(|target| match left.checked_sub(target.weight) {
+            Some(rest) => {
+                left = rest;
+                false
+            }
+            None => true,
+        })
+    }
+
+    pub(crate) fn all(&self) -> &[Target] {
+        &self.targets
+    }
+}
+
+/// Makes tables.
+pub(crate) struct Compiler<'a> {
+    pub(crate) backend: &'a dyn Fn(&BackendKey) -> Arc<Backend>,
+    pub(crate) metrics: &'a Metrics,
+    pub(crate) limiters: &'a Limiters,
+    pub(crate) tls: &'a mut TlsConfigs,
+}
+
+/// TLS settings by their description. They outlive a configuration, so that clients resume their sessions.
+#[derive(Debug, Default)]
+pub(crate) struct TlsConfigs {
+    entries: Vec<TlsEntry>,
+}
+
+#[derive(Debug)]
+struct TlsEntry {
+    certificates: Arc<[Arc<ServerCertificate>]>,
+    validation: Option<Arc<ClientValidation>>,
+    is_http: bool,
+    config: Option<Arc<ServerConfig>>,
+    is_used: bool,
+}
+
+impl TlsConfigs {
+    /// Returns the settings of certificates; none if they are invalid.
+    fn get(
+        &mut self,
+        certificates: &Arc<[Arc<ServerCertificate>]>,
+        validation: Option<&Arc<ClientValidation>>,
+        is_http: bool,
+    ) -> Option<Arc<ServerConfig>> {
+        let known = self.entries.iter_mut().find(|entry| {
+            entry.is_http == is_http
+                && entry.validation.as_ref() == validation
+                && (Arc::ptr_eq(&entry.certificates, certificates) || entry.certificates == *certificates)
+        });
+        if let Some(entry) = known {
+            entry.is_used = true;
+            return entry.config.clone();
+        }
+        let made = tls::server_config(certificates, validation.map(Arc::as_ref), is_http);
+        let config = match made {
+            Ok(config) => Some(config),
+            Err(error) => {
+                tracing::warn!(%error, "a TLS host has no usable certificate");
+                None
+            }
+        };
+        self.entries.push(TlsEntry {
+            certificates: Arc::clone(certificates),
+            validation: validation.cloned(),
+            is_http,
+            config: config.clone(),
+            is_used: true,
+        });
+        config
+    }
+
+    /// Forgets settings that no table has asked for since the last call.
+    pub(crate) fn forget_unused(&mut self) {
+        self.entries.retain_mut(|entry| std::mem::take(&mut entry.is_used));
+    }
+}
+
+/// The identity of a rule's consequences: rules that share their filters and backends are one rule of a route.
+#[derive(PartialEq, Eq, Hash)]
+struct RuleKey {
+    filters: *const Filter,
+    backends: *const BackendRef,
+    route: ObjectName,
+}
+
+impl Compiler<'_> {
+    pub(crate) fn table(&mut self, port: u16, listener: &Listener) -> Table {
+        let protocol = match &listener.protocol {
+            ListenerProtocol::Http(hosts) => Protocol::Http(self.hosts(hosts)),
+            ListenerProtocol::Tls(hosts) => Protocol::Tls(hosts.map(|host| Arc::new(self.tls_host(host)))),
+            ListenerProtocol::Tcp(backends) => Protocol::Tcp(self.targets(backends)),
+            ListenerProtocol::Udp(backends) => Protocol::Udp(self.targets(backends)),
+        };
+        Table { port, protocol, options: listener.options.clone() }
+    }
+
+    fn hosts(&self, hosts: &Hosts<Arc<HttpHost>>) -> HttpHosts {
+        let mut made: HashMap<*const HttpHost, Arc<HttpTable>> = HashMap::new();
+        hosts.map(|host| {
+            let table = made.entry(Arc::as_ptr(host)).or_insert_with(|| Arc::new(self.host(host)));
+            Arc::clone(table)
+        })
+    }
+
+    fn host(&self, host: &Arc<HttpHost>) -> HttpTable {
+        let mut made: HashMap<RuleKey, Arc<Rule>> = HashMap::new();
+        let rules = host.rules().iter().map(|rule| {
+            let key =
+                RuleKey { filters: rule.filters.as_ptr(), backends: rule.backends.as_ptr(), route: rule.route.clone() };
+            // Rules without filters and backends may share the pointers of empty slices.
+            if rule.filters.is_empty() && rule.backends.is_empty() {
+                return Arc::new(self.rule(rule));
+            }
+            let known = made.entry(key).or_insert_with(|| Arc::new(self.rule(rule)));
+            let is_same = known.timeouts == rule.timeouts && known.retry == rule.retry && known.session == rule.session;
+            if is_same { Arc::clone(known) } else { Arc::new(self.rule(rule)) }
+        });
+        HttpTable { rules: rules.collect(), host: Arc::clone(host) }
+    }
+
+    fn rule(&self, rule: &HttpRule) -> Rule {
+        Rule {
+            route: rule.route.clone(),
+            filters: Filters::new(&rule.filters, self.backend, self.limiters),
+            targets: self.targets(&rule.backends),
+            timeouts: rule.timeouts,
+            retry: rule.retry.clone(),
+            session: rule.session.clone(),
+            grpc: rule.grpc,
+            metrics: self.metrics.route(&rule.route),
+        }
+    }
+
+    fn targets(&self, references: &[BackendRef]) -> Targets {
+        let targets: Vec<Target> = references
+            .iter()
+            .map(|reference| Target {
+                weight: u64::from(reference.weight),
+                backend: reference.key.as_ref().map(|key| (self.backend)(key)),
+                filters: Filters::new(&reference.filters, self.backend, self.limiters),
+            })
+            .collect();
+        Targets { total: targets.iter().map(|target| target.weight).sum(), targets }
+    }
+
+    fn tls_host(&mut self, host: &TlsHost) -> TlsTable {
+        match host {
+            TlsHost::Passthrough(backends) => TlsTable::Passthrough(self.targets(backends)),
+            TlsHost::Terminate { certificates, client_validation, then } => {
+                let is_http = matches!(then, TlsUse::Http(_));
+                let Some(config) = self.tls.get(certificates, client_validation.as_ref(), is_http) else {
+                    return TlsTable::Refused;
+                };
+                match then {
+                    TlsUse::Http(hosts) => TlsTable::Http { config, hosts: self.hosts(hosts) },
+                    TlsUse::Tcp(backends) => TlsTable::Tcp { config, targets: self.targets(backends) },
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The TLS settings of a listener's host: its certificates, and how those of clients are verified.
+
+use std::sync::Arc;
+
+use corten_routing::{ClientValidation, ServerCertificate};
+use rustls::ServerConfig;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+use super::{TlsError, certificates, private_key, provider, roots};
+
+/// The protocols that HTTP listeners offer.
+const HTTP_PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// Makes the settings of a host.
+pub(crate) fn server_config(
+    chains: &[Arc<ServerCertificate>],
+    validation: Option<&ClientValidation>,
+    is_http: bool,
+) -> Result<Arc<ServerConfig>, TlsError> {
+    let resolver = Certificates::new(chains)?;
+    let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+    let builder = match validation {
+        None => builder.with_no_client_auth(),
+        Some(validation) => builder.with_client_cert_verifier(client_verifier(validation)?),
+    };
+    let mut config = builder.with_cert_resolver(Arc::new(resolver));
+    // Tickets of a host are good for that host alone, so a client cannot resume around the verification of another.
+    config.ticketer = rustls::crypto::ring::Ticketer::new()?;
+    config.send_tls13_tickets = 1;
+    if is_http {
+        config.alpn_protocols = HTTP_PROTOCOLS.map(<[u8]>::to_vec).to_vec();
+    }
+    Ok(Arc::new(config))
+}
+
+/// The certificates of a host, in the order in which they are preferred.
+#[derive(Debug)]
+struct Certificates(Vec<Certificate>);
+
+#[derive(Debug)]
+struct Certificate {
+    key: Arc<CertifiedKey>,
+    /// The DNS names of the certificate, in lower case.
+    names: Vec<String>,
+}
+
+impl Certificates {
+    /// Reads the certificates. One that cannot be read is left out if there is another.
+    fn new(chains: &[Arc<ServerCertificate>]) -> Result<Certificates, TlsError> {
+        let mut read = Vec::new();
+        let mut failed = TlsError::NoCertificate;
+        for chain in chains {
+            match Certificate::new(chain) {
+                Ok(certificate) => read.push(certificate),
+                Err(error) => failed = error,
+            }
+        }
+        if read.is_empty() { Err(failed) } else { Ok(Certificates(read)) }
+    }
+}
+
+impl Certificate {
+    fn new(pair: &ServerCertificate) -> Result<Certificate, TlsError> {
+        let chain = certificates(&pair.chain_pem)?;
+        let names = chain.first().map(|leaf| dns_names(leaf)).unwrap_or_default();
+        let key = CertifiedKey::from_der(chain, private_key(&pair.key_pem)?, &provider())?;
+        Ok(Certificate { key: Arc::new(key), names })
+    }
+
+    /// Reports whether the certificate is for a server name.
+    fn covers(&self, name: &str) -> bool {
+        self.names.iter().any(|pattern| match pattern.strip_prefix("*.") {
+            Some(suffix) => name.split_once('.').is_some_and(|(_, rest)| rest == suffix),
+            None => pattern == name,
+        })
+    }
+}
+
+fn dns_names(certificate: &[u8]) -> Vec<String> {
+    let Ok((_, parsed)) = X509Certificate::from_der(certificate) else {
+        return Vec::new();
+    };
+    let Ok(Some(names)) = parsed.subject_alternative_name() else {
+        return Vec::new();
+    };
+    let dns = names.value.general_names.iter().filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+        _ => None,
+    });
+    dns.collect()
+}
+
+impl ResolvesServerCert for Certificates {
+    /// Returns a certificate for the server name whose key the client can verify; else one that it can verify; else the
+    /// first.
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let is_usable =
+            |certificate: &&Certificate| certificate.key.key.choose_scheme(hello.signature_schemes()).is_some();
+        let name = hello.server_name().map(str::to_ascii_lowercase);
+        let covers = |certificate: &&Certificate| name.as_deref().is_some_and(|name| certificate.covers(name));
+        let usable = || self.0.iter().filter(is_usable);
+        let chosen = usable().find(covers).or_else(|| usable().next()).or_else(|| self.0.first());
+        chosen.map(|certificate| Arc::clone(&certificate.key))
+    }
+}
+
+fn client_verifier(validation: &ClientValidation) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let roots = Arc::new(roots(&validation.trusted_pem)?);
+    let builder = WebPkiClientVerifier::builder_with_provider(roots, provider());
+    if !validation.optional {
+        return Ok(builder.build()?);
+    }
+    Ok(Arc::new(Lenient(builder.allow_unauthenticated().build()?)))
+}
+
+/// Lets clients pass whose certificate is invalid (AllowInsecureFallback). They still prove that they have its key.
+#[derive(Debug)]
+struct Lenient(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for Lenient {
+    fn offer_client_auth(&self) -> bool {
+        true
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
