@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use corten_network::routes::Backend;
 
 use crate::access_options::AccessOptions;
+use crate::backup_cli::{BackupOptions, Keep};
 use crate::kubelet_options::KubeletOptions;
 use crate::membership_options::MembershipOptions;
 use crate::network_options::NetworkOptions;
@@ -59,9 +60,11 @@ pub enum Command {
     /// Read the store of a Kubernetes cluster.
     #[command(subcommand)]
     Etcd(Etcd),
-    /// Move the objects between the embedded store and etcd.
+    /// Check and repair the embedded store, and move its objects to etcd and back.
     #[command(subcommand)]
     Store(Store),
+    #[command(flatten)]
+    Keep(Keep),
     /// Benchmark a running cluster, Corten or any other Kubernetes.
     #[command(subcommand)]
     Bench(Bench),
@@ -166,6 +169,8 @@ pub struct Server {
     pub access: AccessOptions,
     #[command(flatten)]
     pub audit: Audit,
+    #[command(flatten)]
+    pub backup: BackupOptions,
     #[command(flatten)]
     pub kubelet: KubeletOptions,
     /// The directory of the image store, which servers of one machine share.

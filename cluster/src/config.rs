@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use corten_controllers::{AddressRange, LoadBalancerAddresses};
 
 use crate::access_options::AccessOptions;
+use crate::backup_cli::BackupOptions;
 use crate::cli;
 use crate::control_plane_endpoint::Endpoint;
 use crate::directories::{Directories, absolute};
@@ -67,6 +68,7 @@ pub struct Cluster {
     pub store: StoreOptions,
     pub access: AccessOptions,
     pub audit: cli::Audit,
+    pub backup: BackupOptions,
     /// Whether the cluster may have other servers, so that controllers stand for election.
     pub several_servers: bool,
 }
@@ -116,6 +118,7 @@ impl Cluster {
             store: flags.store.clone(),
             access: flags.access.clone(),
             audit: flags.audit.clone(),
+            backup: flags.backup.clone(),
             several_servers: !flags.store.etcd_servers.is_empty(),
         })
     }

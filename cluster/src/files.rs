@@ -27,6 +27,17 @@ pub fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
+/// Returns the CAs that this machine trusts, in the file of its distribution; none if there is none.
+pub fn trusted_roots() -> String {
+    const BUNDLES: [&str; 4] = [
+        "/etc/ssl/certs/ca-certificates.crt",
+        "/etc/pki/tls/certs/ca-bundle.crt",
+        "/etc/ssl/ca-bundle.pem",
+        "/etc/ssl/cert.pem",
+    ];
+    BUNDLES.iter().find_map(|path| std::fs::read_to_string(path).ok()).unwrap_or_default()
+}
+
 /// The changes in the directory of a file.
 struct Changes(AsyncFd<OwnedFd>);
 

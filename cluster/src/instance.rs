@@ -86,13 +86,29 @@ pub fn running(directories: &Directories) -> Result<Option<i32>> {
 
 /// Returns the flags that a running server was started with; none for a process of another kind.
 pub fn flags(pid: i32) -> Result<Option<cli::Server>> {
-    let line = std::fs::read(format!("/proc/{pid}/cmdline")).context("the running server's flags are unknown")?;
-    let words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());
-    let words = words.map(|word| OsString::from_vec(word.to_vec()));
-    match cli::Cli::try_parse_from(words) {
-        Ok(cli::Cli { command: cli::Command::Server(running), .. }) => Ok(Some(running)),
+    match cli::Cli::try_parse_from(command_line(pid)?) {
+        Ok(cli::Cli { command: cli::Command::Server(running) | cli::Command::Apiserver(running), .. }) => {
+            Ok(Some(running))
+        }
         _ => Ok(None),
     }
+}
+
+/// Returns the flags of a running server as words, for people.
+pub fn words(pid: i32) -> Result<Vec<String>> {
+    let words = command_line(pid)?.into_iter().map(|word| word.to_string_lossy().into_owned());
+    let mut words: Vec<String> = words.skip(2).collect();
+    // This descriptor was that process's own.
+    if let Some(at) = words.iter().position(|word| word == "--progress-fd") {
+        words.drain(at..words.len().min(at + 2));
+    }
+    Ok(words)
+}
+
+fn command_line(pid: i32) -> Result<Vec<OsString>> {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).context("the running server's flags are unknown")?;
+    let words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+    Ok(words.map(|word| OsString::from_vec(word.to_vec())).collect())
 }
 
 /// Stops the server and waits until it has ended; kills it after the time limit.

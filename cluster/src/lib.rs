@@ -5,6 +5,8 @@
 
 mod access_options;
 mod api_servers;
+mod backup;
+mod backup_cli;
 mod bench;
 mod cli;
 mod commands;
@@ -32,6 +34,7 @@ mod progress;
 #[doc(hidden)]
 pub mod reference;
 mod registries;
+mod restored;
 mod secrets;
 mod settings;
 mod signing_options;

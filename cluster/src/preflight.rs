@@ -68,6 +68,7 @@ fn load_module(name: &str) -> bool {
 /// Checks that the directory exists, has our format, and has free space on its disk.
 pub fn data_directory(directories: &Directories) -> Result<()> {
     private::make_directory(&directories.data)?;
+    corten_backup::restore::refuse_pending(&directories.data)?;
     is_ours(directories)?;
     private::directory(&directories.data)?;
     private::directory(&directories.run)?;
@@ -98,7 +99,9 @@ fn is_ours(directories: &Directories) -> Result<()> {
                 .with_context(|| format!("cannot read {}", directories.data.display()))?
                 .filter_map(|entry| entry.ok())
                 .any(|entry| {
-                    !["corten.log", "nodes", "kubeconfig", "pki"].iter().any(|known| entry.file_name() == *known)
+                    !["corten.log", "nodes", "kubeconfig", "pki", "restore.part"]
+                        .iter()
+                        .any(|known| entry.file_name() == *known)
                 });
             ensure!(
                 !strangers,

@@ -34,6 +34,16 @@ pub struct Check {
 pub enum Store {
     /// Move the objects of a stopped server to another store, with the same resourceVersions.
     Migrate(Migrate),
+    /// Read every byte of a stopped server's embedded store, and name the records and keys that are damaged.
+    Verify {
+        #[command(flatten)]
+        directories: DirectoryFlags,
+    },
+    /// Make a new embedded store of everything that is intact in a damaged one, and list what was lost.
+    Repair {
+        #[command(flatten)]
+        directories: DirectoryFlags,
+    },
 }
 
 /// A kind of store.

@@ -1,6 +1,7 @@
 //! The commands: one file each. Those that run components set up logging and the asynchronous runtime here.
 
 pub mod audit;
+mod backup;
 pub mod cni;
 mod console;
 mod down;
@@ -9,7 +10,9 @@ mod image;
 mod logs;
 mod member_table;
 mod migrate;
+mod restore;
 mod status;
+mod store;
 mod token;
 mod up;
 mod why;
@@ -21,12 +24,13 @@ use anyhow::{Context, Result, ensure};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::backup_cli::Keep;
 use crate::cli::{self, Bench, Cli, Command, Join};
 use crate::config::Cluster;
 use crate::directories::Directories;
 use crate::progress::Progress;
 use crate::store_cli::{Etcd, Store};
-use crate::{bench, components, instance, membership, preflight, secrets};
+use crate::{bench, components, instance, membership, preflight, restored, secrets};
 
 /// Runs one command until it is done.
 pub fn run(cli: Cli) -> Result<()> {
@@ -45,6 +49,7 @@ pub fn run(cli: Cli) -> Result<()> {
             | Command::Console(_)
             | Command::Etcd(_)
             | Command::Store(_)
+            | Command::Keep(_)
     ) {
         end_with_the_reader();
     }
@@ -60,6 +65,10 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Token(command) => block_on(token::run(command)),
         Command::Etcd(Etcd::Check(flags)) => block_on(etcd_check::run(&flags)),
         Command::Store(Store::Migrate(flags)) => block_on(migrate::run(&flags)),
+        Command::Store(Store::Verify { directories }) => store::verify(&directories),
+        Command::Store(Store::Repair { directories }) => store::repair(&directories),
+        Command::Keep(Keep::Backup(flags)) => block_on(backup::run(&flags)),
+        Command::Keep(Keep::Restore(flags)) => block_on(restore::run(&flags)),
         Command::Bench(Bench::Api(flags)) => {
             raise_open_files();
             block_on(bench::run(&flags))
@@ -77,7 +86,7 @@ pub fn run(cli: Cli) -> Result<()> {
             let _lock = instance::acquire(&directories)?;
             until_signal(|shutdown| components::agent(flags, shutdown))
         }
-        Command::Apiserver(flags) => {
+        Command::Apiserver(mut flags) => {
             log_to_stderr(&cli.log)?;
             raise_open_files();
             let options = &flags.membership;
@@ -85,6 +94,7 @@ pub fn run(cli: Cli) -> Result<()> {
                 !options.cluster_init && options.join.is_none(),
                 "several servers are `corten server`s; an API server alone takes --etcd-servers"
             );
+            restored::adopt(&mut flags)?;
             let cluster = Cluster::from_flags(&flags)?;
             preflight::data_directory(&cluster.node.directories)?;
             let _lock = instance::acquire(&cluster.node.directories)?;
@@ -138,6 +148,7 @@ fn server(mut flags: cli::Server, progress: &Progress) -> Result<()> {
     if let Some(token) = &mut flags.membership.token {
         *token = secrets::one(token).context("--token")?;
     }
+    restored::adopt(&mut flags)?;
     // Flags that no cluster could have are refused before anything else.
     Cluster::from_flags(&flags)?;
     preflight::root()?;

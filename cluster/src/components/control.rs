@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use corten_client::{Client, Metrics};
 use corten_controllers::{Cidr, Clients, KubeletServing, MANAGER, SigningAuthorities, SigningAuthority};
-use corten_meta::metrics::HealthChecks;
+use corten_meta::metrics::{HealthChecks, Registry};
 use tokio_util::sync::CancellationToken;
 
 use super::apiserver::ApiServer;
@@ -23,7 +23,13 @@ pub const SCHEDULER_PORT: u16 = 10259;
 const IN_PROCESS: &str = "in-process";
 
 /// Starts the controllers and the scheduler.
-pub fn start(cluster: &Cluster, pki: &Pki, api: &Arc<ApiServer>, tasks: &mut Tasks) -> Result<()> {
+pub fn start(
+    cluster: &Cluster,
+    pki: &Pki,
+    api: &Arc<ApiServer>,
+    backups: &Arc<Registry>,
+    tasks: &mut Tasks,
+) -> Result<()> {
     let metrics = Metrics::default();
     let config = corten_controllers::Config {
         identity: format!("{}_corten", cluster.node.name),
@@ -40,7 +46,10 @@ pub fn start(cluster: &Cluster, pki: &Pki, api: &Arc<ApiServer>, tasks: &mut Tas
     let clients = clients(api.clone(), metrics.clone());
     let manager = clients(MANAGER);
     tasks.spawn("controller-manager", manage(config, clients, tasks.shutdown()));
-    let shown = Shown { name: MANAGER, port: MANAGER_PORT, client: manager, metrics: endpoint::page(metrics) };
+    let own = endpoint::page(metrics);
+    let backups = backups.clone();
+    let page = Box::new(move || own() + &backups.render());
+    let shown = Shown { name: MANAGER, port: MANAGER_PORT, client: manager, metrics: page };
     show(pki, shown, tasks)?;
     if let Some(config) = &cluster.scheduler {
         let scheduler = api.client("system:kube-scheduler", &[]);

@@ -1,13 +1,11 @@
 //! The etcd member of a server: started before the API server, stopped after it.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use corten_members::learners::{self, Unreachable};
 use corten_members::{Config, Members, Supervisor, join};
-use corten_store::etcd::Etcd;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -21,19 +19,11 @@ use crate::tasks::Tasks;
 /// The time between two looks at the members.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// The way to the members, as it is now: it changes while the server runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Access {
-    /// The client URLs of the members, the own first.
-    pub endpoints: Vec<String>,
-    /// The number of times that the certificate for them was renewed.
-    pub renewals: u64,
-}
-
 /// The members of a server.
 pub struct Started {
     pub members: Members,
-    pub access: watch::Receiver<Access>,
+    /// The client URLs of the members, the own first; they change while the server runs.
+    pub endpoints: watch::Receiver<Vec<String>>,
 }
 
 /// Starts the member, waits until it is a voter, and makes the members the cluster's store; the own is asked first.
@@ -69,34 +59,11 @@ pub async fn start(cluster: &mut Cluster, membership: &Membership, tasks: &mut T
         migration.finish(&config, &members, expected).await?;
     }
     let members = members.at(state.endpoints.clone());
-    let (sender, access) = watch::channel(Access { endpoints: state.endpoints.clone(), renewals: 0 });
-    let sender = Arc::new(sender);
+    let (sender, endpoints) = watch::channel(state.endpoints.clone());
     cluster.store = StoreOptions { etcd_servers: state.endpoints, ..member::store_options(&config, &cluster.store) };
-    tasks.spawn("members", reconcile(config.clone(), members.clone(), Arc::clone(&sender), tasks.shutdown()));
-    tasks.spawn("etcd certificates", renew(config, addresses, authority, sender, tasks.shutdown()));
-    Ok(Started { members, access })
-}
-
-/// Gives a running store the members and the certificate for them as they change, until the shutdown.
-pub async fn follow(
-    store: Arc<Etcd>,
-    options: StoreOptions,
-    mut access: watch::Receiver<Access>,
-    shutdown: CancellationToken,
-) -> Result<()> {
-    let mut known = access.borrow_and_update().clone();
-    loop {
-        tokio::select! {
-            changed = access.changed() => changed.context("the members are no longer followed")?,
-            () = shutdown.cancelled() => return Ok(()),
-        }
-        let next = access.borrow_and_update().clone();
-        if let Err(error) = update(&store, &options, &known, &next) {
-            // The store goes on with what it has.
-            tracing::warn!("the store cannot follow the etcd members: {error:#}");
-        }
-        known = next;
-    }
+    tasks.spawn("members", reconcile(config.clone(), members.clone(), sender, tasks.shutdown()));
+    tasks.spawn("etcd certificates", renew(config, addresses, authority, tasks.shutdown()));
+    Ok(Started { members, endpoints })
 }
 
 /// Returns all addresses from which this machine may reach other members, which check them: also those that it has among
@@ -123,24 +90,11 @@ fn known(config: &Config, membership: &Membership) -> Result<Vec<String>> {
     Ok(all.into_iter().filter(|endpoint| *endpoint != own).collect())
 }
 
-fn update(store: &Etcd, options: &StoreOptions, known: &Access, next: &Access) -> Result<()> {
-    if next.renewals != known.renewals
-        && let Some(tls) = options.etcd_tls()?
-    {
-        store.set_tls(&tls)?;
-    }
-    if next.endpoints != known.endpoints {
-        tracing::info!(endpoints = next.endpoints.join(", "), "the etcd members have changed");
-        store.set_endpoints(&next.endpoints)?;
-    }
-    Ok(())
-}
-
 /// Removes learners that never came up, and follows the list of members, for this run and the next.
 async fn reconcile(
     config: Config,
     members: Members,
-    access: Arc<watch::Sender<Access>>,
+    endpoints: watch::Sender<Vec<String>>,
     shutdown: CancellationToken,
 ) -> Result<()> {
     let own = members.at(vec![config.client_url()]);
@@ -149,11 +103,11 @@ async fn reconcile(
         if let Err(error) = learners::reconcile(&own, &mut unreachable).await {
             tracing::debug!("the learners cannot be reconciled: {error}");
         }
-        let known = access.borrow().endpoints.clone();
+        let known = endpoints.borrow().clone();
         match join::refresh(&config, &members.at(known)).await {
-            Ok(endpoints) => drop(access.send_if_modified(|access| {
-                let is_changed = access.endpoints != endpoints;
-                access.endpoints = endpoints;
+            Ok(next) => drop(endpoints.send_if_modified(|known| {
+                let is_changed = *known != next;
+                *known = next;
                 is_changed
             })),
             Err(error) => tracing::debug!("the members cannot be listed: {error}"),
@@ -170,7 +124,6 @@ async fn renew(
     config: Config,
     addresses: Vec<IpAddr>,
     authority: Authority,
-    access: Arc<watch::Sender<Access>>,
     shutdown: CancellationToken,
 ) -> Result<()> {
     loop {
@@ -180,6 +133,5 @@ async fn renew(
         }
         member::write_certificates(&config, &addresses, &authority)?;
         member::write_client(&config, &member::credentials(&authority)?)?;
-        access.send_modify(|access| access.renewals += 1);
     }
 }

@@ -9,11 +9,13 @@ pub mod apiserver;
 mod apply;
 pub mod audit;
 mod authorization;
+mod backups;
 mod companion;
 mod console;
 pub mod control;
 mod endpoint;
 mod etcd_api;
+mod etcd_client;
 pub mod further_nodes;
 mod further_servers;
 mod groups;
@@ -34,6 +36,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use corten_client::{Caches, Client};
 use corten_controllers::NodeComponent;
+use corten_meta::metrics::Registry;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -84,14 +87,15 @@ async fn serve(
 
     // The API server ends last: its clients still write at their end.
     let mut foundation = Tasks::new(CancellationToken::new());
-    let access = members.as_ref().map(|started| started.access.clone());
-    let store = apiserver::open_store(&cluster, access, &mut foundation).await?;
+    let endpoints = members.as_ref().map(|started| started.endpoints.clone());
+    let stores = apiserver::open_stores(&cluster, endpoints, &mut foundation).await?;
     progress.reached("store");
-    let api = Arc::new(apiserver::start(&cluster, &pki, store, &mut foundation).await?);
+    let api = Arc::new(apiserver::start(&cluster, &pki, stores, &mut foundation).await?);
     progress.reached("apiserver");
 
     let mut clients = Tasks::new(shutdown.clone());
-    control::start(&cluster, &pki, &api, &mut clients)?;
+    let backed_up = Arc::new(Registry::default());
+    control::start(&cluster, &pki, &api, &backed_up, &mut clients)?;
     progress.reached("controllers");
 
     let admin = api.client("system:admin", &["system:masters"]);
@@ -107,6 +111,8 @@ async fn serve(
         clients.spawn("cluster-info", published);
         clients.spawn("server nodes", server_nodes::run(caches.clone(), members, shutdown.clone()));
     }
+
+    backups::start(&cluster, &admin, backed_up, &mut clients)?;
 
     let mut nodes = vec![cluster.node.name.clone()];
     if let Some(membership) = &membership {

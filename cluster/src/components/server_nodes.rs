@@ -38,7 +38,7 @@ pub async fn run(caches: Caches, started: Started, shutdown: CancellationToken) 
     let mut changes = nodes.subscribe();
     loop {
         let known: Vec<Value> = nodes.all().iter().map(|node| node.value()).collect();
-        let members = started.members.at(started.access.borrow().endpoints.clone());
+        let members = started.members.at(started.endpoints.borrow().clone());
         if let Err(error) = reconcile(&caches, &members, &known).await {
             tracing::warn!("the etcd members cannot follow the nodes: {error:#}");
         }

@@ -152,7 +152,7 @@ fn endpoints(server: &str, known: &[String]) -> Vec<String> {
 }
 
 /// Gives the flags the cluster's settings; refuses flags that say otherwise.
-fn adopt(flags: &mut cli::Server, settings: &Settings) -> Result<()> {
+pub fn adopt(flags: &mut cli::Server, settings: &Settings) -> Result<()> {
     agree("--cluster-cidr", &mut flags.cluster_cidr, cli::DEFAULT_CLUSTER_CIDR, &settings.cluster_cidr)?;
     agree("--service-cidr", &mut flags.service_cidr, cli::DEFAULT_SERVICE_CIDR, &settings.service_cidr)?;
     agree("--cluster-domain", &mut flags.cluster_domain, cli::DEFAULT_CLUSTER_DOMAIN, &settings.cluster_domain)?;

@@ -34,7 +34,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-pub use embedded::{Clock, Config, Embedded, MonotonicClock, Retain, View};
+pub use embedded::{Clock, Config, Embedded, Finding, Loss, MonotonicClock, Repaired, Retain, View, repair, verify};
 pub use error::Error;
 pub use health::Health;
 pub use watch::Watch;

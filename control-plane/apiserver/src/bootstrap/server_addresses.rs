@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use corten_meta::{Status, Value};
-use corten_store::{Expect, Op, Outcome};
+use corten_store::{Expect, LeaseId, Op, Outcome};
 use serde_json::json;
 
 use crate::core::Core;
@@ -29,48 +29,69 @@ pub struct ServerAddress {
     pub port: u16,
 }
 
-fn own_key(core: &Core, of: &Unserved) -> String {
-    format!("{}/{}", of.path, core.config.advertise_address)
+/// An object by which this server is found.
+struct Published {
+    of: Unserved,
+    key: String,
+    object: Value,
 }
 
-/// Renews the address of this server. Nothing has to be done on a store of its own.
+/// Returns the objects by which this server is found: by the endpoints of the `kubernetes` Service, and by its peers.
+fn published(core: &Core) -> Vec<Published> {
+    let ip = core.config.advertise_address.to_string();
+    let of = Unserved::server_addresses();
+    let key = format!("{}/{ip}", of.path);
+    let ports = json!([{ "name": PORT_NAME, "port": core.config.port, "protocol": "TCP" }]);
+    // Upstream's servers read the address alone.
+    let subsets = json!([{ "addresses": [{ "ip": ip }], "ports": ports }]);
+    let object = json!({ "metadata": {}, "subsets": subsets });
+    let mut all = vec![Published { of, key, object }];
+    if let Some(hostname) = &core.config.hostname {
+        let identity = super::identity::name(hostname);
+        let of = Unserved::peer_addresses();
+        let key = format!("{}/{identity}", of.path);
+        let object = json!({ "metadata": { "labels": { "apiserverIdentity": identity } }, "subsets": subsets });
+        all.push(Published { of, key, object });
+    }
+    all
+}
+
+/// Renews the addresses of this server. Nothing has to be done on a store of its own.
 pub async fn renew(core: &Core) -> Result<(), Status> {
     let store = &core.registry.store;
     if !store.is_shared() {
         return Ok(());
     }
-    let of = Unserved::server_addresses();
-    let key = own_key(core, &of);
     let lease = store.grant(TTL, 0).await.map_err(store_status)?;
+    for one in published(core) {
+        write(core, one, lease).await?;
+    }
+    Ok(())
+}
+
+/// Writes an object with the next generation: that is how upstream's servers renew it.
+async fn write(core: &Core, Published { of, key, mut object }: Published, lease: LeaseId) -> Result<(), Status> {
+    object["apiVersion"] = "v1".into();
+    object["kind"] = "Endpoints".into();
     for _ in 0..ATTEMPTS {
         let found = core.registry.read_unserved(&of, &key).await?;
         let expect = found.as_ref().map_or(Expect::Absent, |found| Expect::ModRevision(found.revision));
         let generation = found.map_or(0, |found| corten_meta::generation(&found.value)) + 1;
-        let address = core.config.advertise_address.to_string();
-        let object = json!({
-            "apiVersion": "v1",
-            "kind": "Endpoints",
-            "metadata": { "generation": generation },
-            // Upstream's servers read the address alone.
-            "subsets": [{
-                "addresses": [{ "ip": address }],
-                "ports": [{ "name": PORT_NAME, "port": core.config.port, "protocol": "TCP" }],
-            }],
-        });
+        object["metadata"]["generation"] = generation.into();
         let operation = core.registry.put_unserved(&of, &key, &object, expect, lease)?;
-        if let Outcome::Committed { .. } = store.commit(vec![operation]).await.map_err(store_status)? {
+        if let Outcome::Committed { .. } = core.registry.store.commit(vec![operation]).await.map_err(store_status)? {
             return Ok(());
         }
     }
     Err(Status::internal("another server writes the address of this one".to_owned()))
 }
 
-/// Removes the address of this server, which stops.
+/// Removes the addresses of this server, which stops.
 pub async fn remove(core: &Core) -> Result<(), Status> {
     let store = &core.registry.store;
     if store.is_shared() {
-        let key = core.registry.caches.root().key(&own_key(core, &Unserved::server_addresses()));
-        store.commit(vec![Op::delete(key, Expect::Any)]).await.map_err(store_status)?;
+        let key = |one: Published| Op::delete(core.registry.caches.root().key(&one.key), Expect::Any);
+        store.commit(published(core).into_iter().map(key).collect()).await.map_err(store_status)?;
     }
     Ok(())
 }

@@ -18,8 +18,10 @@ use super::segment::{self, SYNC_BYTES, UNFINISHED, sync_dir};
 use crate::{Batch, Error, LeaseId, Revision};
 
 const MAGIC: &[u8; 8] = b"CORTENCP";
-const HEADER: usize = 56;
+pub(super) const HEADER: usize = 56;
 const SUFFIX: &str = ".checkpoint";
+/// The suffix of a checkpoint that was found damaged when another one could be used.
+pub const DAMAGED: &str = ".damaged";
 /// The size at which a frame is closed; one item may make a frame bigger.
 const FRAME_BYTES: usize = 256 << 10;
 /// The size that no frame reaches.
@@ -46,7 +48,7 @@ pub struct Head {
     pub base: Revision,
     /// The revision after the history.
     pub revision: Revision,
-    salt: u64,
+    pub salt: u64,
 }
 
 /// Writes a checkpoint and returns its size; `None` if `cancel` was set in the meantime.
@@ -136,6 +138,14 @@ impl Frames<'_> {
     }
 }
 
+/// Reads the header of a checkpoint.
+pub fn head(path: &Path) -> Result<Head, Error> {
+    let failed = |error| Error::io("read the checkpoint", path, error);
+    let mut header = [0; HEADER];
+    File::open(path).and_then(|mut file| file.read_exact(&mut header)).map_err(failed)?;
+    parse_head(&header).ok_or_else(|| Error::corrupt(path, "the header of the checkpoint is damaged"))
+}
+
 /// Reads a checkpoint from front to back and passes every item to `visit`, which may refuse it.
 pub fn load(path: &Path, mut visit: impl FnMut(&Head, Item<'_>) -> Result<(), String>) -> Result<(Head, u64), Error> {
     let corrupt = |what: String| Error::corrupt(path, what);
@@ -144,7 +154,10 @@ pub fn load(path: &Path, mut visit: impl FnMut(&Head, Item<'_>) -> Result<(), St
     let size = file.metadata().map_err(failed)?.len();
     let mut file = BufReader::with_capacity(FRAME_BYTES, file);
     let mut header = [0; HEADER];
-    file.read_exact(&mut header).map_err(failed)?;
+    file.read_exact(&mut header).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => corrupt("the checkpoint is cut off".to_owned()),
+        _ => failed(error),
+    })?;
     let head = parse_head(&header).ok_or_else(|| corrupt("the header of the checkpoint is damaged".to_owned()))?;
     let mut payload = Vec::new();
     let mut frames = 0;
@@ -175,13 +188,19 @@ pub fn sequence_of(path: &Path) -> Option<u64> {
     path.file_name()?.to_str()?.strip_suffix(SUFFIX)?.parse().ok()
 }
 
-/// Returns the checkpoints in `dir` before that of `sequence`; none if the directory cannot be read.
-pub fn older(dir: &Path, sequence: u64) -> Vec<PathBuf> {
+/// Returns the checkpoints in `dir` that are two or more before that of `sequence`, and those that were found damaged;
+/// none if the directory cannot be read.
+pub fn obsolete(dir: &Path, sequence: u64) -> Vec<PathBuf> {
     let paths = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
-    paths.filter(|path| sequence_of(path).is_some_and(|number| number < sequence)).collect()
+    let (mut older, others): (Vec<PathBuf>, Vec<PathBuf>) =
+        paths.partition(|path| sequence_of(path).is_some_and(|number| number < sequence));
+    older.sort_unstable_by_key(|path| sequence_of(path));
+    older.pop();
+    older.extend(others.into_iter().filter(|path| path.to_string_lossy().ends_with(DAMAGED)));
+    older
 }
 
-fn encode_head(head: &Head) -> [u8; HEADER] {
+pub(super) fn encode_head(head: &Head) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     header[0..8].copy_from_slice(MAGIC);
     let numbers = [head.sequence, head.segment, head.base, head.revision, head.salt];
@@ -193,7 +212,7 @@ fn encode_head(head: &Head) -> [u8; HEADER] {
     header
 }
 
-fn parse_head(header: &[u8; HEADER]) -> Option<Head> {
+pub(super) fn parse_head(header: &[u8; HEADER]) -> Option<Head> {
     let sum = crc32c::crc32c(&header[..48]);
     (header[..8] == MAGIC[..] && header[48..52] == sum.to_le_bytes()).then_some(())?;
     let number = |at: usize| header[at..at + 8].try_into().ok().map(u64::from_le_bytes);

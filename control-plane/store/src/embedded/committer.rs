@@ -39,10 +39,17 @@ pub struct Committer {
     log: Log,
     buffer: Vec<u8>,
     checkpoint: Option<Checkpointing>,
-    /// The size of the last checkpoint.
-    checkpoint_size: u64,
+    /// The last checkpoint.
+    last: Last,
     /// The size of the log before which no checkpoint is tried again, after one that failed.
     checkpoint_retry: u64,
+}
+
+/// The last checkpoint: its size, and the segment at which the log after it begins; both 0 without one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Last {
+    pub size: u64,
+    pub segment: u64,
 }
 
 /// A checkpoint that is being written.
@@ -51,15 +58,19 @@ struct Checkpointing {
     cancel: Arc<AtomicBool>,
     /// The bytes of the log that it will cover.
     bytes: u64,
-    segments: usize,
+    /// The number of segments that it removes: those before the last checkpoint. The log since then is kept beside it,
+    /// so that the last one can stand in for it.
+    removed: usize,
+    /// The segment at which the log after it begins.
+    segment: u64,
 }
 
 impl Committer {
-    pub fn new(shared: Arc<Shared>, config: Config, log: Log, checkpoint_size: u64) -> Committer {
+    pub fn new(shared: Arc<Shared>, config: Config, log: Log, last: Last) -> Committer {
         let buffer = Vec::new();
         let checkpoint = None;
         let checkpoint_retry = 0;
-        Committer { shared, config, log, buffer, checkpoint, checkpoint_size, checkpoint_retry }
+        Committer { shared, config, log, buffer, checkpoint, last, checkpoint_retry }
     }
 
     /// Serves until the store is closed, then ends the background work.
@@ -249,14 +260,16 @@ impl Committer {
 
     /// Starts a checkpoint once the log is long enough.
     fn start_checkpoint(&mut self) {
-        let enough = self.config.checkpoint_bytes.max(self.checkpoint_size).max(self.checkpoint_retry);
+        let enough = self.config.checkpoint_bytes.max(self.last.size).max(self.checkpoint_retry);
         if self.checkpoint.is_some() || self.log.uncovered() < enough {
             return;
         }
         let source = self.source();
-        let segments = self.log.full_segments().to_vec();
+        let is_before = |path: &&PathBuf| segment::index_of(path).is_some_and(|index| index < self.last.segment);
+        let segments: Vec<PathBuf> = self.log.full_segments().iter().filter(is_before).cloned().collect();
         let bytes = self.log.uncovered();
-        let count = segments.len();
+        let removed = segments.len();
+        let segment = source.segment;
         let cancel = Arc::new(AtomicBool::new(false));
         let dir = self.config.dir.clone();
         let shared = self.shared.clone();
@@ -270,7 +283,7 @@ impl Committer {
             written
         });
         match job {
-            Ok(job) => self.checkpoint = Some(Checkpointing { job, cancel, bytes, segments: count }),
+            Ok(job) => self.checkpoint = Some(Checkpointing { job, cancel, bytes, removed, segment }),
             Err(error) => self.retry_checkpoint(&error),
         }
     }
@@ -292,8 +305,8 @@ impl Committer {
         let Some(checkpoint) = self.checkpoint.take() else { return };
         match checkpoint.job.join() {
             Ok(Ok(Some(size))) => {
-                self.log.covered(checkpoint.bytes, checkpoint.segments);
-                self.checkpoint_size = size;
+                self.log.covered(checkpoint.bytes, checkpoint.removed);
+                self.last = Last { size, segment: checkpoint.segment };
                 self.checkpoint_retry = 0;
             }
             Ok(Ok(None)) => {}
@@ -312,8 +325,8 @@ impl Committer {
 /// Removes the files that a durable checkpoint makes useless. A file that stays only takes space, and is removed when
 /// the store is next opened.
 fn remove_covered(dir: &Path, sequence: u64, segments: &[PathBuf]) {
-    let older = checkpoint::older(dir, sequence);
-    for path in segments.iter().chain(&older) {
+    let obsolete = checkpoint::obsolete(dir, sequence);
+    for path in segments.iter().chain(&obsolete) {
         if let Err(error) = fs::remove_file(path) {
             tracing::warn!(path = %path.display(), %error, "cannot remove an obsolete file");
         }

@@ -10,8 +10,9 @@
 //!
 //! A [`Transaction`](transaction::Transaction) is decided in step 2 by code of its caller.
 //!
-//! Reads and new watches use the index alone. From time to time a checkpoint replaces the log so far (`checkpoint`).
-//! `recovery` opens a directory.
+//! Reads and new watches use the index alone. From time to time a checkpoint replaces the log so far (`checkpoint`). The
+//! one before it stays, with the log between them: a checkpoint that turns out to be damaged costs nothing.
+//! `recovery` opens a directory; `inspect` names every damage of one, and saves the rest.
 
 mod checkpoint;
 mod committer;
@@ -21,6 +22,7 @@ mod group;
 mod hub;
 mod import;
 mod index;
+mod inspect;
 mod lease;
 mod log;
 mod queue;
@@ -50,6 +52,7 @@ use crate::snapshot::{Contents, Grant};
 use crate::{Entry, Error, Health, Lease, LeaseId, Op, Outcome, Range, RangeResult, Revision, Store, Watch};
 
 pub use config::{Clock, Config, MonotonicClock, Retain};
+pub use inspect::{Finding, Loss, Repaired, repair, verify};
 pub use transaction::View;
 
 /// A store in a directory of this machine, for one process at a time. Dropping it closes it.
@@ -114,7 +117,7 @@ impl Embedded {
         let watch_buffer = config.watch_buffer;
         let clock = config.clock.clone();
         let dir = config.dir.clone();
-        let committer = Committer::new(shared.clone(), config, recovered.log, recovered.checkpoint_size);
+        let committer = Committer::new(shared.clone(), config, recovered.log, recovered.last);
         let committer = thread::Builder::new()
             .name("store-committer".to_owned())
             .spawn(move || committer.run())

@@ -4,7 +4,8 @@
 //! So an unreadable frame is the torn end of the log if no valid frame with a higher number exists anywhere after it:
 //! it was never acknowledged, and it is cleared. If such a frame exists, the unreadable one was acknowledged, and
 //! opening fails with [`Error::Corrupt`] instead of losing it. Damage to the very last frame cannot be distinguished
-//! from a torn write, as in any log. Missing segments and damaged checkpoints are errors too.
+//! from a torn write, as in any log. Missing segments are errors too. A damaged checkpoint is one only if neither the
+//! checkpoint before it nor the beginning of the log can stand in for it.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Write};
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::checkpoint;
+use super::committer::Last;
 use super::config::Config;
 use super::frame::{self, Frame, Item, Logged};
 use super::index::{self, Change, Index};
@@ -25,7 +27,7 @@ use bytes::Bytes;
 
 /// The format of the directory that this release reads and writes.
 const FORMAT: u32 = 1;
-const FORMAT_FILE: &str = "FORMAT";
+pub const FORMAT_FILE: &str = "FORMAT";
 const FORMAT_NAME: &str = "corten-store";
 
 /// A recovered store.
@@ -34,8 +36,7 @@ pub struct Recovered {
     pub index: Index,
     pub leases: Leases,
     pub log: Log,
-    /// The size of the last checkpoint; 0 without one.
-    pub checkpoint_size: u64,
+    pub last: Last,
     /// The lock on the directory, held as long as the file is open.
     pub lock: File,
 }
@@ -49,14 +50,46 @@ pub fn recover(config: &Config) -> Result<Recovered, Error> {
     let files = list(dir)?;
     check_format(&lock, dir, files.is_empty())?;
     files.remove_unfinished()?;
-    let mut replay = Replay::new(now);
-    let covered = match files.checkpoints.last() {
-        Some(path) => replay.load_checkpoint(path)?,
-        None => Covered::default(),
-    };
-    let log = replay.read_log(dir, &files.segments, &covered, config.segment_bytes)?;
-    remove(files.older_checkpoints());
-    Ok(Recovered { leases: replay.leases(), index: replay.index, log, checkpoint_size: covered.checkpoint_size, lock })
+    let (mut replay, covered) = load_newest(&files, now)?;
+    let kept_from = files.kept_from(covered.path.as_deref());
+    let log = replay.read_log(dir, &files.segments, &covered, kept_from, config.segment_bytes)?;
+    remove(files.obsolete_checkpoints());
+    let last = Last { size: covered.checkpoint_size, segment: covered.segment };
+    Ok(Recovered { leases: replay.leases(), index: replay.index, log, last, lock })
+}
+
+/// Loads the newest checkpoint that is intact. Damaged ones are renamed, once an older one or the log from its beginning
+/// stands in for them: the log since then is complete.
+fn load_newest(files: &Files, now: Duration) -> Result<(Replay, Covered), Error> {
+    let mut damaged: Vec<(&PathBuf, Error)> = Vec::new();
+    for path in files.checkpoints.iter().rev() {
+        let mut replay = Replay::new(now);
+        match replay.load_checkpoint(path) {
+            Ok(covered) => {
+                rename_damaged(&damaged)?;
+                return Ok((replay, covered));
+            }
+            Err(error @ Error::Corrupt { .. }) => damaged.push((path, error)),
+            Err(error) => return Err(error),
+        }
+    }
+    let has_beginning = files.segments.first().and_then(|path| segment::index_of(path)) == Some(1);
+    match damaged.first() {
+        Some((_, error)) if !has_beginning => Err(error.clone()),
+        _ => {
+            rename_damaged(&damaged)?;
+            Ok((Replay::new(now), Covered::default()))
+        }
+    }
+}
+
+fn rename_damaged(damaged: &[(&PathBuf, Error)]) -> Result<(), Error> {
+    for (path, error) in damaged {
+        tracing::warn!(%error, "a checkpoint is damaged; the log before it stands in, and nothing is lost");
+        let renamed = PathBuf::from(format!("{}{}", path.display(), checkpoint::DAMAGED));
+        fs::rename(path, renamed).map_err(|error| Error::io("rename", path, error))?;
+    }
+    Ok(())
 }
 
 /// Locks a directory for this process.
@@ -71,10 +104,21 @@ pub fn lock(dir: &Path) -> Result<File, Error> {
     }
 }
 
+/// Returns the line of the format that this release writes.
+pub fn format_line() -> String {
+    format!("{FORMAT_NAME} {FORMAT}\n")
+}
+
+/// Opens the file of the format.
+pub fn open_format(dir: &Path) -> Result<File, Error> {
+    let path = dir.join(FORMAT_FILE);
+    File::open(&path).map_err(|error| Error::io("read", &path, error))
+}
+
 /// Reads the format, or writes it into a new directory.
 pub fn check_format(mut file: &File, dir: &Path, is_new: bool) -> Result<(), Error> {
     let path = dir.join(FORMAT_FILE);
-    let ours = format!("{FORMAT_NAME} {FORMAT}\n");
+    let ours = format_line();
     let mut text = String::new();
     file.read_to_string(&mut text).map_err(|error| Error::io("read", &path, error))?;
     let number = text.strip_suffix('\n').and_then(|line| line.strip_prefix(FORMAT_NAME));
@@ -97,9 +141,9 @@ pub fn check_format(mut file: &File, dir: &Path, is_new: bool) -> Result<(), Err
 
 /// The files of a store, each list in order.
 #[derive(Debug, Default)]
-struct Files {
-    segments: Vec<PathBuf>,
-    checkpoints: Vec<PathBuf>,
+pub(super) struct Files {
+    pub segments: Vec<PathBuf>,
+    pub checkpoints: Vec<PathBuf>,
     unfinished: Vec<PathBuf>,
 }
 
@@ -115,13 +159,22 @@ impl Files {
         Ok(())
     }
 
-    /// Returns all checkpoints but the newest.
-    fn older_checkpoints(&self) -> &[PathBuf] {
-        self.checkpoints.split_last().map_or(&[], |(_, older)| older)
+    /// Returns all checkpoints but the newest two.
+    fn obsolete_checkpoints(&self) -> &[PathBuf] {
+        &self.checkpoints[..self.checkpoints.len().saturating_sub(2)]
+    }
+
+    /// Returns the first segment that is kept: that at which the log after the checkpoint before `newest` begins; 0,
+    /// hence all, if there is none.
+    fn kept_from(&self, newest: Option<&Path>) -> u64 {
+        let newest = newest.and_then(checkpoint::sequence_of);
+        let is_older = |path: &&PathBuf| checkpoint::sequence_of(path) < newest;
+        let older = self.checkpoints.iter().rev().find(is_older);
+        older.and_then(|path| checkpoint::head(path).ok()).map_or(0, |head| head.segment)
     }
 }
 
-fn list(dir: &Path) -> Result<Files, Error> {
+pub(super) fn list(dir: &Path) -> Result<Files, Error> {
     let failed = |error| Error::io("list", dir, error);
     let mut files = Files::default();
     for entry in fs::read_dir(dir).map_err(failed)? {
@@ -147,6 +200,7 @@ struct Covered {
     /// The segment that was active; it must still exist. 0 without a checkpoint.
     segment: u64,
     checkpoint_size: u64,
+    path: Option<PathBuf>,
 }
 
 /// The state while it is rebuilt.
@@ -185,7 +239,8 @@ impl Replay {
         if self.index.snapshot().revision != head.revision {
             return Err(Error::corrupt(path, "the checkpoint does not end at its own revision"));
         }
-        Ok(Covered { sequence: head.sequence, segment: head.segment, checkpoint_size })
+        let path = Some(path.to_owned());
+        Ok(Covered { sequence: head.sequence, segment: head.segment, checkpoint_size, path })
     }
 
     /// Replays the frames that the checkpoint does not cover, and finds the end of the log.
@@ -194,6 +249,7 @@ impl Replay {
         dir: &Path,
         segments: &[PathBuf],
         covered: &Covered,
+        kept_from: u64,
         segment_bytes: u64,
     ) -> Result<Log, Error> {
         if segments.is_empty() && covered.segment == 0 {
@@ -203,13 +259,18 @@ impl Replay {
         let (covered_segments, segments): (Vec<_>, Vec<_>) =
             segments.iter().partition(|path| segment::index_of(path).is_some_and(|index| index < needed));
         check_numbers(dir, &segments, needed)?;
-        remove(covered_segments);
+        let (obsolete, kept): (Vec<_>, Vec<_>) = covered_segments
+            .into_iter()
+            .partition(|path| segment::index_of(path).is_some_and(|index| index < kept_from));
+        remove(obsolete);
         let mut scan = Scan { sequence: covered.sequence, uncovered: 0, last: None, opened: Vec::new() };
         for path in segments {
             let (segment, bytes) = Segment::open(path.to_owned())?;
             scan.segment(segment, &bytes, self)?;
         }
-        Ok(Log::resume(dir, segment_bytes, scan.tail()?))
+        let mut tail = scan.tail()?;
+        tail.full.splice(..0, kept.into_iter().cloned());
+        Ok(Log::resume(dir, segment_bytes, tail))
     }
 
     fn frame(&mut self, path: &Path, frame: &Frame<'_>) -> Result<(), Error> {

@@ -122,7 +122,7 @@ pub(crate) fn header(index: u64, salt: u64) -> [u8; HEADER] {
     header
 }
 
-fn parse_header(bytes: &[u8]) -> Option<(u64, u64)> {
+pub(super) fn parse_header(bytes: &[u8]) -> Option<(u64, u64)> {
     let bytes = bytes.get(..HEADER)?;
     let number = |at: usize| bytes[at..at + 8].try_into().ok().map(u64::from_le_bytes);
     let sum = crc32c::crc32c(&bytes[..24]);

@@ -1,6 +1,6 @@
 //! Everything in a store, apart from its engine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,5 +42,17 @@ impl Contents {
             };
         }
         current
+    }
+
+    /// Returns the current state alone, at a revision that is `by` higher, with the keys that `keeps` accepts. Every
+    /// earlier revision is compacted: a client that knows revisions which this state never had reads everything anew
+    /// instead of waiting for them.
+    pub fn raised(&self, by: Revision, keeps: impl Fn(&[u8]) -> bool) -> Contents {
+        let current = self.current().into_values();
+        let base: Vec<Arc<Entry>> = current.filter(|entry| keeps(&entry.key)).collect();
+        let used: BTreeSet<LeaseId> = base.iter().map(|entry| entry.lease).collect();
+        let revision = self.revision.saturating_add(by);
+        let leases = self.leases.iter().filter(|lease| used.contains(&lease.id)).copied().collect();
+        Contents { revision, compacted: revision, base, history: Vec::new(), leases }
     }
 }
