@@ -10,10 +10,15 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use corten_nftables::{
+    Batch, Chain, ChainType, Family, Field, Hook, InterfaceName, Policy, Rule, Socket, Table, priority,
+};
 use nix::sched::CloneFlags;
 
 use crate::{tools, wait};
 
+/// The table of a machine that is cut off.
+const CUT_OFF: &str = "cut-off";
 /// The machine's own address on its only link.
 pub const ADDRESS: &str = "10.88.0.2";
 
@@ -162,6 +167,33 @@ impl Machine {
         })
     }
 
+    /// Drops every packet between the machine and others, without an answer, until [`Machine::reconnect`].
+    pub fn cut_off(&self) {
+        self.in_network(|| {
+            let table = Table::new(Family::Inet, CUT_OFF);
+            let loopback = || InterfaceName("lo".to_owned());
+            let mut batch = Batch::new();
+            batch.add_table(&table);
+            for (chain, hook, field) in
+                [("input", Hook::Input, Field::Iifname), ("output", Hook::Output, Field::Oifname)]
+            {
+                let base = Chain::base(chain, ChainType::Filter, hook, priority::RAW);
+                batch.add_chain(&table, &base.policy(Policy::Drop));
+                batch.add_rule(&table, chain, &Rule::new().eq(field, loopback()).accept());
+            }
+            apply(batch);
+        });
+    }
+
+    /// Ends [`Machine::cut_off`]; a machine that is not cut off stays as it is.
+    pub fn reconnect(&self) {
+        self.in_network(|| {
+            let mut batch = Batch::new();
+            batch.destroy_table(&Table::new(Family::Inet, CUT_OFF));
+            apply(batch);
+        });
+    }
+
     /// Returns the number of processes on the machine, without its init and this query.
     pub fn processes(&self) -> Vec<String> {
         let output = self.command(&tools::busybox()).args(["ps", "-o", "pid,args"]).output().expect("ps runs");
@@ -180,6 +212,11 @@ impl Drop for Machine {
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }
+}
+
+fn apply(batch: Batch) {
+    let mut socket = Socket::open().expect("the kernel has nf_tables");
+    socket.apply(batch).expect("the kernel takes the table");
 }
 
 fn only_child(pid: u32) -> Result<u32, String> {

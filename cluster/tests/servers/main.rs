@@ -1,108 +1,21 @@
 //! Several servers on machines made of namespaces, with a real etcd: they join by one command each, outlive the loss of
-//! one, take a machine of the same name in its place, and let a server go with its Node.
+//! one, take a machine of the same name in its place, let a server go with its Node, and keep every promise under faults.
 //!
 //! The tests need root and an etcd (`ETCD_BINARY`, or in the search path), and say so where either is missing.
 
 #![allow(clippy::unwrap_used)]
 
+mod faults;
+mod machines;
+
 use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::time::Duration;
 
-use corten_members::{Credentials, Members};
+use corten_members::Members;
+use faults::{Length, Run, World};
+use machines::{Agent, CORTEN, credentials, etcd, join, known_servers, members, refusal, signal_etcd, words};
 use testkit::cluster::Cluster;
-use testkit::{tools, wait};
-
-const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
-
-/// Returns the etcd to test with; none where there is none, or not as root.
-fn etcd() -> Option<PathBuf> {
-    if !tools::is_root() {
-        eprintln!("skipped: a cluster needs root");
-        return None;
-    }
-    let named = std::env::var_os("ETCD_BINARY").map(PathBuf::from);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let found = runtime.block_on(corten_members::Binary::find(named.as_deref(), std::env::var_os("PATH").as_deref()));
-    match found {
-        Ok(binary) => Some(binary.path),
-        Err(error) => {
-            eprintln!("skipped: {error}");
-            None
-        }
-    }
-}
-
-/// An agent that ends with the test.
-struct Agent(Child);
-
-impl Agent {
-    fn start(on: &Cluster, arguments: &[&str]) -> Agent {
-        let log = File::options().create(true).append(true).open(on.scratch().join("agent.log")).unwrap();
-        let mut command = on.corten_command(arguments);
-        command.stdout(log.try_clone().unwrap()).stderr(log);
-        Agent(command.spawn().unwrap())
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Returns the words of a printed command after the program.
-fn words(command: &str) -> Vec<&str> {
-    command.split_whitespace().skip(1).collect()
-}
-
-/// Runs `corten` where it must fail, and returns its sentence.
-fn refusal(on: &Cluster, arguments: &[&str]) -> String {
-    let output = on.corten_command(arguments).output().unwrap();
-    assert!(!output.status.success(), "{arguments:?} did not fail");
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// Makes a machine another server by one command; the flags after the token's are the machine's own.
-fn join(on: &Cluster, from: &Cluster, name: &str, etcd: &str) {
-    let command = from.corten(&["token", "create", "--server", "--print-join-command"]);
-    let printed = words(&command);
-    assert_eq!(printed[0], "server", "{command}");
-    let flags = [&printed[1..], &["--node-name", name, "--etcd-binary", etcd]].concat();
-    on.start(&flags);
-}
-
-/// Sends a signal to the etcd of a machine.
-fn signal_etcd(on: &Cluster, signal: &str) {
-    let processes = on.machine.processes();
-    let etcd = processes.iter().find(|line| line.contains("--listen-peer-urls")).expect("an etcd runs");
-    let pid = etcd.split_whitespace().next().unwrap();
-    let sent = on.machine.command(&tools::busybox()).args(["kill", signal, pid]).status();
-    assert!(sent.unwrap().success(), "kill {signal} {etcd}");
-}
-
-/// Waits until a file of servers has these.
-fn known_servers(file: &Path, expected: &[&str]) {
-    wait::until(&format!("{expected:?} in {}", file.display()), wait::BOUND, || {
-        let text = std::fs::read_to_string(file).unwrap_or_default();
-        let known: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-        if known["servers"] == serde_json::json!(expected) { Ok(()) } else { Err(text) }
-    });
-}
-
-/// Waits until the status of a server shows these members as healthy.
-fn members(on: &Cluster, expected: &[&str]) {
-    wait::until(&format!("the members {expected:?}"), wait::BOUND, || {
-        let output = on.corten_command(&["status"]).output().map_err(|error| error.to_string())?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let table = text.lines().skip_while(|line| !line.starts_with("MEMBER ")).skip(1);
-        let rows: Vec<&str> = table.take_while(|line| !line.is_empty()).collect();
-        let is_member = |row: &&&str| row.ends_with("healthy") && !row.contains(" learner ");
-        let names: Vec<&str> = rows.iter().filter(is_member).filter_map(|row| row.split_whitespace().next()).collect();
-        if names == expected && rows.len() == expected.len() { Ok(()) } else { Err(text) }
-    });
-}
+use testkit::wait;
 
 #[test]
 fn three_servers_outlive_one_and_take_a_machine_of_its_name_in_its_place() {
@@ -140,10 +53,10 @@ fn three_servers_outlive_one_and_take_a_machine_of_its_name_in_its_place() {
     assert!(said.contains("does not open the cluster's keys"), "{said}");
     assert!(!two.data_dir().join("pki").exists() && !two.data_dir().join("etcd").exists());
 
-    join(&two, &one, "two", etcd);
+    join(&two, &one, "two", etcd, &[]);
     let three = Cluster::machine(CORTEN);
     two.machine.connect(&three.machine, "10.88.0.4");
-    join(&three, &two, "three", etcd);
+    join(&three, &two, "three", etcd, &[]);
     members(&one, &["one", "three", "two"]);
     let endpoints = ["get", "endpointslices", "kubernetes", "-o", "jsonpath={.endpoints[*].addresses[0]}"];
     two.kubectl_until(&endpoints, |text| text.split_whitespace().count() == 3);
@@ -182,7 +95,7 @@ fn three_servers_outlive_one_and_take_a_machine_of_its_name_in_its_place() {
     // Another machine takes its name and its place.
     let replacement = Cluster::machine(CORTEN);
     agent_machine.machine.connect(&replacement.machine, "10.88.0.6");
-    join(&replacement, &two, "one", etcd);
+    join(&replacement, &two, "one", etcd, &[]);
     members(&two, &["one", "three", "two"]);
     two.kubectl_until(&["get", "nodes"], |text| text.matches(" Ready ").count() == 4);
 
@@ -221,10 +134,7 @@ fn three_servers_on_one_machine_by_one_command() {
 
 /// Returns the hash of all keys of a member, as its machine's own certificate may read them.
 fn hash(on: &Cluster, address: &str, revision: u64) -> u32 {
-    let read = |name: &str| std::fs::read_to_string(on.data_dir().join("etcd/pki").join(name)).unwrap();
-    let credentials =
-        Credentials { authority: read("ca.crt"), certificate: read("client.crt"), key: read("client.key") };
-    let members = Members::new(vec![format!("https://{address}:2379")], &credentials).unwrap();
+    let members = Members::new(vec![format!("https://{address}:2379")], &credentials(on)).unwrap();
     on.machine.in_network(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(members.hash(revision)).unwrap()
@@ -302,4 +212,28 @@ fn a_cluster_of_one_server_becomes_one_of_several() {
     one.start(&["--node-name", "one"]);
     members(&one, &["one", "two"]);
     assert_eq!(identity(&one), kept);
+}
+
+/// Returns a number of the environment.
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+#[test]
+fn every_promise_is_kept_under_faults() {
+    let Some(etcd) = etcd() else { return };
+    let world = World::new(&etcd, &[]);
+    let length = match number("FAULTS_MINUTES") {
+        Some(minutes) => Length::Time(Duration::from_secs(minutes * 60)),
+        None => Length::Faults(5),
+    };
+    let seed = number("FAULTS_SEED").unwrap_or(1);
+    faults::run(&world, &Run { seed, rate: number("FAULTS_RATE").unwrap_or(150), length });
+}
+
+#[test]
+fn a_rolling_restart_fails_no_request() {
+    let Some(etcd) = etcd() else { return };
+    let world = World::new(&etcd, &[]);
+    faults::rolling_restart(&world, 1, number("FAULTS_RATE").unwrap_or(150));
 }
