@@ -11,15 +11,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
-use corten_balancer::{Balancer, Check, Config};
+use corten_balancer::{Balancer, Check, Config, Health};
 use corten_client::{Caches, Client, HttpsConfig, Kubeconfig, ListOptions, Resource};
 use corten_meta::Value;
 use futures::FutureExt;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::directories::Directories;
-use crate::kubeconfig;
+use crate::join::discovery;
 use crate::pki::write_private;
 use crate::tasks::Tasks;
 
@@ -35,29 +36,46 @@ const MOST: usize = 64;
 pub struct ApiServers {
     url: String,
     file: PathBuf,
+    /// The hash of the cluster's CA.
+    cluster: String,
     list: Arc<watch::Sender<Vec<String>>>,
 }
 
+/// The content of the file of servers.
+#[derive(Default, Serialize, Deserialize)]
+struct Known {
+    /// The hash of the CA of the cluster whose servers these are.
+    cluster: String,
+    servers: Vec<String>,
+}
+
 impl ApiServers {
-    /// Starts the balancer over the servers that are known, and the one that the kubeconfig names.
+    /// Starts the balancer over the servers that are known, and the one that the kubeconfig names. Returns none for a
+    /// kubeconfig whose server cannot be one of several: without a CA, without TLS, or with a name of its own.
     pub async fn start(
         directories: &Directories,
         kubeconfig: &Path,
         node: &str,
         tasks: &mut Tasks,
-    ) -> Result<ApiServers> {
+    ) -> Result<Option<ApiServers>> {
+        let https = Kubeconfig::load(kubeconfig)?.https_config(None)?;
+        let is_named = https.tls_server_name.is_some() || https.insecure_skip_tls_verify;
+        if is_named || https.ca.is_none() || !https.server.starts_with("https://") {
+            return Ok(None);
+        }
         let file = directories.data.join("servers.json");
-        let first = host_and_port(&kubeconfig::server(kubeconfig)?)
-            .with_context(|| format!("{} names no server", kubeconfig.display()))?;
-        let (sender, receiver) = watch::channel(remembered(&file));
-        let authority = kubeconfig::authority(kubeconfig)?;
+        let first = host_and_port(&https.server);
+        let first = first.with_context(|| format!("{} names no server", kubeconfig.display()))?;
+        let authority = crate::kubeconfig::authority(kubeconfig)?;
+        let cluster = discovery::hash(&authority)?;
+        let (sender, receiver) = watch::channel(remembered(&file, &cluster));
         let config = Config::new(node, vec![first], receiver, check(authority));
         let loopback = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let balancer = Balancer::bind(&[loopback(BALANCER_PORT), loopback(0)], config).await;
         let balancer = balancer.context("the balancer of API servers cannot listen on the loopback")?;
         let url = format!("https://{}", balancer.address()?);
         tasks.spawn("balancer", balancer.run(tasks.shutdown()));
-        Ok(ApiServers { url, file, list: Arc::new(sender) })
+        Ok(Some(ApiServers { url, file, cluster, list: Arc::new(sender) }))
     }
 
     /// Returns a client with the identity of a kubeconfig that reaches all servers.
@@ -82,7 +100,8 @@ impl ApiServers {
             return Ok(());
         }
         tracing::info!(servers = servers.join(", "), "the API servers have changed");
-        write_private(&self.file, &serde_json::to_vec(&servers)?)?;
+        let known = Known { cluster: self.cluster.clone(), servers: servers.clone() };
+        write_private(&self.file, &serde_json::to_vec(&known)?)?;
         self.list.send_replace(servers);
         Ok(())
     }
@@ -106,7 +125,7 @@ async fn follow(servers: ApiServers, client: Client, shutdown: CancellationToken
 }
 
 /// Returns the servers that EndpointSlices name, each as an address and a port.
-fn endpoints(slices: &[Value]) -> Vec<String> {
+pub fn endpoints(slices: &[Value]) -> Vec<String> {
     let mut servers = Vec::new();
     for slice in slices {
         let list = |key: &str| slice.get(key).and_then(Value::as_array).into_iter().flatten();
@@ -125,10 +144,12 @@ fn endpoints(slices: &[Value]) -> Vec<String> {
     servers
 }
 
-/// Reads the servers of the last run; none if there are none or the file is damaged, as the first server is known anyway.
-fn remembered(file: &Path) -> Vec<String> {
+/// Reads the servers of the last run; none if there are none, they are of another cluster, or the file is damaged, as the
+/// first server is known anyway.
+fn remembered(file: &Path, cluster: &str) -> Vec<String> {
     let bytes = std::fs::read(file).unwrap_or_default();
-    let servers: Vec<String> = serde_json::from_slice(&bytes).unwrap_or_default();
+    let known: Known = serde_json::from_slice(&bytes).unwrap_or_default();
+    let servers = if known.cluster == cluster { known.servers } else { Vec::new() };
     servers.into_iter().filter(|server| server.parse::<SocketAddr>().is_ok()).take(MOST).collect()
 }
 
@@ -139,19 +160,37 @@ fn host_and_port(url: &str) -> Option<String> {
     Some(format!("{}:{port}", uri.host()?))
 }
 
-/// Returns the check of a server: that it says that it is ready. A connection to each is kept.
+/// Returns the check of a server: its readiness. A connection to each is kept.
 fn check(authority: String) -> Check {
     let clients: Arc<Mutex<HashMap<String, Client>>> = Arc::default();
     Arc::new(move |server| {
         let client = client_of(&clients, &authority, &server);
         async move {
             match client {
-                Some(client) => client.get_raw("/readyz").await.is_ok(),
-                None => false,
+                Some(client) => health(client.get_raw("/readyz").await),
+                None => Health::Failing,
             }
         }
         .boxed()
     })
+}
+
+/// Returns the health of a server by its answer.
+fn health<T>(answer: Result<T, corten_client::Error>) -> Health {
+    let error = match answer {
+        Ok(_) => return Health::Healthy,
+        Err(error) => error,
+    };
+    // It lets no anonymous client ask, so that its readiness is not known; it answers.
+    if error.is_unauthorized() || error.is_forbidden() {
+        return Health::Healthy;
+    }
+    let message = error.status().map(|status| status.message.as_str()).unwrap_or_default();
+    let mut failed = message.split("[-]").skip(1).peekable();
+    match failed.peek().is_some() && failed.all(|check| check.starts_with("shutdown ")) {
+        true => Health::Leaving,
+        false => Health::Failing,
+    }
 }
 
 fn client_of(clients: &Mutex<HashMap<String, Client>>, authority: &str, server: &str) -> Option<Client> {
@@ -205,17 +244,41 @@ mod tests {
     fn the_list_is_kept_and_an_empty_one_changes_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("servers.json");
-        assert!(remembered(&file).is_empty());
-        let servers =
-            ApiServers { url: String::new(), file: file.clone(), list: Arc::new(watch::Sender::new(Vec::new())) };
+        assert!(remembered(&file, "a").is_empty());
+        let servers = ApiServers {
+            url: String::new(),
+            file: file.clone(),
+            cluster: "a".to_owned(),
+            list: Arc::new(watch::Sender::new(Vec::new())),
+        };
         let list = vec!["10.0.0.1:6443".to_owned(), "[fd00::1]:6443".to_owned()];
         servers.learn(list.clone()).unwrap();
-        assert_eq!(remembered(&file), list);
+        assert_eq!(remembered(&file, "a"), list);
+        assert!(remembered(&file, "b").is_empty(), "the servers of another cluster");
         servers.learn(Vec::new()).unwrap();
         assert_eq!(*servers.list.borrow(), list);
         assert_eq!(servers.addresses().len(), 2);
-        std::fs::write(&file, "[\"nonsense\", 1").unwrap();
-        assert!(remembered(&file).is_empty());
+        std::fs::write(&file, "{\"cluster\": \"a\", 1").unwrap();
+        assert!(remembered(&file, "a").is_empty());
+    }
+
+    #[test]
+    fn a_server_that_stops_leaves_and_any_other_failure_is_one() {
+        use corten_meta::Status;
+        let answer = |code: u16, body: &str| {
+            let status = Status::generic(code, "GET", &corten_meta::GroupResource::default(), "", body);
+            health(Err::<(), _>(corten_client::Error::Api(status)))
+        };
+        assert_eq!(health(Ok(())), Health::Healthy);
+        assert_eq!(answer(401, ""), Health::Healthy);
+        let stops = "[+]ping ok\n[-]shutdown failed: reason withheld\nreadyz check failed";
+        assert_eq!(answer(500, stops), Health::Leaving);
+        let fails =
+            "[-]etcd-readiness failed: reason withheld\n[-]shutdown failed: reason withheld\nreadyz check failed";
+        assert_eq!(answer(500, fails), Health::Failing);
+        assert_eq!(answer(500, "shutdown"), Health::Failing);
+        assert_eq!(answer(503, ""), Health::Failing);
+        assert_eq!(health(Err::<(), _>(corten_client::Error::Transport(stops.to_owned()))), Health::Failing);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use corten_controllers::{AddressRange, LoadBalancerAddresses};
 use crate::access_options::AccessOptions;
 use crate::backup_cli::BackupOptions;
 use crate::cli;
+use crate::control_plane_endpoint::Endpoint;
 use crate::directories::{Directories, absolute};
 use crate::kubelet_options::KubeletOptions;
 use crate::network_options::NetworkOptions;
@@ -59,6 +60,7 @@ pub struct Cluster {
     /// The first address of the Service CIDR: the API server's own Service.
     pub kubernetes_service: IpAddr,
     pub extra_names: Vec<String>,
+    pub control_plane_endpoint: Option<Endpoint>,
     /// The scheduler's configuration; none if another scheduler schedules the pods.
     pub scheduler: Option<corten_scheduler::Config>,
     /// The source of the addresses of Services of type LoadBalancer.
@@ -79,6 +81,8 @@ impl Cluster {
         let servers = flags.servers.unwrap_or_else(|| 1 + directories.further_servers().len() as u8);
         let nodes = flags.nodes.unwrap_or_else(|| 1 + directories.further_nodes().len() as u8).max(servers);
         let addresses = node_addresses(&flags.node_ip, &flags.cluster_cidr, Some(nodes))?;
+        let endpoint = flags.membership.control_plane_endpoint.as_deref();
+        let endpoint = endpoint.map(|endpoint| Endpoint::parse(endpoint, flags.port)).transpose()?;
         let usual = if nodes > 1 { cli::NetworkBackend::HostGw } else { cli::NetworkBackend::Vxlan };
         let node = Node {
             name: node_name(flags.node_name.as_deref())?,
@@ -107,7 +111,8 @@ impl Cluster {
             proxy_mode: flags.proxy_mode,
             bind: SocketAddr::new(every_address(flags.bind_address, &flags.cluster_cidr), flags.port),
             kubernetes_service: in_ranges(&flags.service_cidr, 1)?[0],
-            extra_names: flags.tls_san.clone(),
+            extra_names: flags.tls_san.iter().cloned().chain(endpoint.as_ref().map(Endpoint::name)).collect(),
+            control_plane_endpoint: endpoint,
             scheduler: elected_scheduler(flags)?,
             load_balancer: load_balancer(flags)?,
             store: flags.store.clone(),
@@ -128,6 +133,7 @@ impl Cluster {
             load_balancer_pool: self.node.load_balancer_pool.clone(),
             dns_stub_domains: self.node.dns_stub_domains.clone(),
             network_policy_host_egress: self.node.network.network_policy_host_egress,
+            control_plane_endpoint: self.control_plane_endpoint.as_ref().map(Endpoint::to_string).unwrap_or_default(),
         }
     }
 
@@ -137,7 +143,7 @@ impl Cluster {
         format!("https://{}", SocketAddr::new(host, self.bind.port()))
     }
 
-    /// Returns the URL of the API server for a process on another node.
+    /// Returns the URL of this API server for a process on another node.
     pub fn advertised_url(&self) -> String {
         format!("https://{}", SocketAddr::new(self.node.address, self.bind.port()))
     }

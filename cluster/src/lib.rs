@@ -12,6 +12,7 @@ mod cli;
 mod commands;
 mod components;
 mod config;
+mod control_plane_endpoint;
 mod directories;
 mod files;
 mod flag_values;

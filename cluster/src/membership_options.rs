@@ -26,6 +26,10 @@ pub struct MembershipOptions {
     /// Join without verifying the cluster CA: the machine that answers at the server's address is trusted.
     #[arg(long, requires = "join")]
     pub discovery_token_unsafe_skip_ca_verification: bool,
+    /// The stable DNS name or address of all API servers, HOST[:PORT], such as that of a load balancer. Machines that join
+    /// and kubeconfigs for other machines get it, certificates carry it, and servers that join take it over.
+    #[arg(long, value_name = "ENDPOINT")]
+    pub control_plane_endpoint: Option<String>,
     /// The etcd binary; defaults to the first `etcd` in PATH.
     #[arg(long, value_name = "FILE")]
     pub etcd_binary: Option<PathBuf>,
@@ -38,6 +42,9 @@ impl MembershipOptions {
         let mut list: Vec<OsString> = Vec::new();
         if let Some(path) = &self.etcd_binary {
             list.extend(["--etcd-binary".into(), absolute(path).into()]);
+        }
+        if let Some(endpoint) = &self.control_plane_endpoint {
+            list.extend(["--control-plane-endpoint".into(), endpoint.into()]);
         }
         if let Some(server) = &self.join {
             list.extend(["--join".into(), server.into(), "--token".into(), "-".into()]);

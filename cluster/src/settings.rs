@@ -22,6 +22,8 @@ pub struct Settings {
     pub load_balancer_pool: Vec<String>,
     pub dns_stub_domains: Vec<String>,
     pub network_policy_host_egress: bool,
+    /// The stable address of all API servers; empty if there is none.
+    pub control_plane_endpoint: String,
 }
 
 impl Default for Settings {
@@ -34,6 +36,7 @@ impl Default for Settings {
             load_balancer_pool: Vec::new(),
             dns_stub_domains: Vec::new(),
             network_policy_host_egress: false,
+            control_plane_endpoint: String::new(),
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Without them the store is embedded, in the data directory.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -20,11 +21,49 @@ pub enum MediaType {
     Json,
 }
 
+/// The etcd of one resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EtcdOverride {
+    /// The resource, as `group/resource`; the core group is empty.
+    pub resource: String,
+    pub servers: Vec<String>,
+}
+
+impl EtcdOverride {
+    /// Parses `group/resource#server;server`.
+    fn parse(text: &str) -> Result<EtcdOverride, String> {
+        let invalid = || "must be of format: group/resource#servers, where servers are URLs, semicolon separated";
+        let (resource, servers) = text.split_once('#').ok_or_else(invalid)?;
+        let servers: Vec<String> = servers.split(';').map(str::to_owned).collect();
+        let is_whole = servers.iter().all(|server| !server.is_empty() && !server.contains('#'));
+        if resource.matches('/').count() != 1 || !is_whole {
+            return Err(invalid().to_owned());
+        }
+        Ok(EtcdOverride { resource: resource.to_owned(), servers })
+    }
+}
+
+impl std::fmt::Display for EtcdOverride {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}#{}", self.resource, self.servers.join(";"))
+    }
+}
+
 #[derive(Debug, Clone, Args)]
 pub struct StoreOptions {
     /// The client URLs of etcd's members, separated by commas. Without them, objects are stored in the data directory.
     #[arg(long, value_name = "URLS", value_delimiter = ',')]
     pub etcd_servers: Vec<String>,
+    /// The etcd of single resources, separated by commas: group/resource#servers, with servers separated by semicolons,
+    /// such as /events#http://10.0.0.4:2379;http://10.0.0.5:2379.
+    #[arg(
+        long,
+        value_name = "OVERRIDES",
+        value_delimiter = ',',
+        value_parser = EtcdOverride::parse,
+        requires = "etcd_servers"
+    )]
+    pub etcd_servers_overrides: Vec<EtcdOverride>,
     /// The CA bundle of etcd's members.
     #[arg(long, value_name = "FILE", requires = "etcd_servers")]
     pub etcd_cafile: Option<PathBuf>,
@@ -48,6 +87,9 @@ pub struct StoreOptions {
     /// The time for which the server still serves after it announced its shutdown, so that load balancers notice.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = crate::flag_values::duration)]
     pub shutdown_delay_duration: Duration,
+    /// The time over which watches end at shutdown, one after another, after the delay; 0 ends them together.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = crate::flag_values::duration)]
+    pub shutdown_watch_termination_grace_period: Duration,
 }
 
 /// The API of etcd that the embedded store serves over TLS, beside its unix socket.
@@ -78,6 +120,7 @@ impl Default for StoreOptions {
     fn default() -> Self {
         StoreOptions {
             etcd_servers: Vec::new(),
+            etcd_servers_overrides: Vec::new(),
             etcd_cafile: None,
             etcd_certfile: None,
             etcd_keyfile: None,
@@ -86,6 +129,7 @@ impl Default for StoreOptions {
             storage_media_type: None,
             listen: EtcdListen::default(),
             shutdown_delay_duration: Duration::ZERO,
+            shutdown_watch_termination_grace_period: Duration::ZERO,
         }
     }
 }
@@ -103,13 +147,31 @@ impl StoreOptions {
 
     /// Returns the settings of etcd; `None` if the store is embedded.
     pub fn etcd(&self) -> Result<Option<etcd::Config>> {
-        if self.etcd_servers.is_empty() {
-            return Ok(None);
-        }
+        if self.etcd_servers.is_empty() { Ok(None) } else { self.etcd_at(&self.etcd_servers).map(Some) }
+    }
+
+    /// Returns the settings of an etcd at these URLs.
+    fn etcd_at(&self, servers: &[String]) -> Result<etcd::Config> {
         let tls = etcd_tls(&self.etcd_cafile, &self.etcd_certfile, &self.etcd_keyfile)?;
         let health_key = format!("/{}/health", self.etcd_prefix.trim_matches('/')).into_bytes();
         let compaction_interval = self.etcd_compaction_interval;
-        Ok(Some(etcd::Config { tls, compaction_interval, health_key, ..etcd::Config::new(self.etcd_servers.clone()) }))
+        Ok(etcd::Config { tls, compaction_interval, health_key, ..etcd::Config::new(servers.to_vec()) })
+    }
+
+    /// Returns the settings of each further etcd, with its resources. Overrides with the same servers share one.
+    pub fn overrides(&self) -> Result<Vec<(etcd::Config, Vec<String>)>> {
+        let mut by_servers: BTreeMap<Vec<&String>, Vec<&EtcdOverride>> = BTreeMap::new();
+        for one in &self.etcd_servers_overrides {
+            let mut servers: Vec<&String> = one.servers.iter().collect();
+            servers.sort_unstable();
+            by_servers.entry(servers).or_default().push(one);
+        }
+        let config = |same: Vec<&EtcdOverride>| {
+            let resources = same.iter().map(|one| one.resource.clone()).collect();
+            let servers = same.first().map_or(&[][..], |first| &first.servers);
+            Ok((self.etcd_at(servers)?, resources))
+        };
+        by_servers.into_values().map(config).collect()
     }
 
     /// Returns the flags as another process's command line takes them.
@@ -118,6 +180,9 @@ impl StoreOptions {
         if !self.etcd_servers.is_empty() {
             list.extend(["--etcd-servers".into(), self.etcd_servers.join(",").into()]);
             list.extend(["--etcd-prefix".into(), self.etcd_prefix.clone().into()]);
+            for one in &self.etcd_servers_overrides {
+                list.extend(["--etcd-servers-overrides".into(), one.to_string().into()]);
+            }
         }
         for (name, path) in [
             ("--etcd-cafile", &self.etcd_cafile),
@@ -142,6 +207,7 @@ impl StoreOptions {
         for (name, duration) in [
             ("--etcd-compaction-interval", self.etcd_compaction_interval),
             ("--shutdown-delay-duration", self.shutdown_delay_duration),
+            ("--shutdown-watch-termination-grace-period", self.shutdown_watch_termination_grace_period),
         ] {
             list.extend([name.into(), format!("{}ms", duration.as_millis()).into()]);
         }
@@ -189,8 +255,27 @@ mod tests {
     }
 
     #[test]
+    fn resources_with_the_same_servers_share_an_etcd() {
+        let overrides = "/events#http://b:1;http://c:1,apps/deployments#http://d:1,batch/jobs#http://c:1;http://b:1";
+        let options = parse(&["--etcd-servers", "http://a:1", "--etcd-servers-overrides", overrides]).unwrap();
+        let all = options.overrides().unwrap();
+        let shape: Vec<_> =
+            all.iter().map(|(config, resources)| (config.endpoints.join(" "), resources.join(" "))).collect();
+        let expected = [("http://b:1 http://c:1", "/events batch/jobs"), ("http://d:1", "apps/deployments")];
+        assert_eq!(shape, expected.map(|(servers, resources)| (servers.to_owned(), resources.to_owned())));
+        for invalid in ["/events", "events#http://b", "/events#", "/events#http://b;", "a/b/c#http://b", "/e#a#b"] {
+            let parsed = parse(&["--etcd-servers", "http://a:1", "--etcd-servers-overrides", invalid]);
+            let error = parsed.err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains("group/resource#servers"), "{invalid}: {error}");
+        }
+        assert!(parse(&["--etcd-servers-overrides", "/events#http://b:1"]).is_err(), "the rest needs etcd too");
+    }
+
+    #[test]
     fn another_process_gets_the_same_flags() {
         let words = ["--etcd-servers", "http://a:1", "--storage-media-type", "application/json"];
+        let words =
+            [&words[..], &["--etcd-servers-overrides", "/events#http://b:1;http://c:1,/pods#http://d:1"]].concat();
         let options = parse(&[&words[..], &["--shutdown-delay-duration", "5s"]].concat()).unwrap();
         let again: Vec<String> = options.arguments().into_iter().map(|word| word.into_string().unwrap()).collect();
         let again = parse(&again.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();

@@ -11,18 +11,24 @@ use anyhow::{Result, anyhow};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// The time limit of a component's end at shutdown.
+/// The time limit of a component's end at shutdown, unless it needs more.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub struct Tasks {
     set: JoinSet<(&'static str, Result<()>)>,
     shutdown: CancellationToken,
+    patience: Duration,
 }
 
 impl Tasks {
     /// Makes a set of tasks that end when `shutdown` is cancelled.
     pub fn new(shutdown: CancellationToken) -> Tasks {
-        Tasks { set: JoinSet::new(), shutdown }
+        Tasks { set: JoinSet::new(), shutdown, patience: PATIENCE }
+    }
+
+    /// Gives the components at least this time to end at shutdown.
+    pub fn wait_at_least(&mut self, time: Duration) {
+        self.patience = self.patience.max(time);
     }
 
     /// Returns the token that ends these tasks.
@@ -63,8 +69,9 @@ impl Tasks {
                 }
             }
         };
-        if tokio::time::timeout(PATIENCE, rest).await.is_err() {
-            tracing::warn!("some components did not end within {PATIENCE:?}; they are dropped");
+        let patience = self.patience;
+        if tokio::time::timeout(patience, rest).await.is_err() {
+            tracing::warn!("some components did not end within {patience:?}; they are dropped");
         }
         outcome
     }
@@ -94,6 +101,25 @@ mod tests {
         });
         tasks.spawn("hasty", async { Err(anyhow!("no luck")) });
         assert_eq!(tasks.run().await.unwrap_err().to_string(), "hasty: no luck");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_component_has_the_time_that_it_needs_to_end() {
+        let shutdown = CancellationToken::new();
+        for (time, is_awaited) in [(Duration::ZERO, false), (PATIENCE * 3, true)] {
+            let ended = CancellationToken::new();
+            let mut tasks = Tasks::new(shutdown.clone());
+            tasks.wait_at_least(time);
+            let end = ended.clone();
+            tasks.spawn("slow", async move {
+                tokio::time::sleep(PATIENCE * 2).await;
+                end.cancel();
+                Ok::<(), anyhow::Error>(())
+            });
+            shutdown.cancel();
+            tasks.run().await.unwrap();
+            assert_eq!(ended.is_cancelled(), is_awaited);
+        }
     }
 
     #[tokio::test]

@@ -6,9 +6,10 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 
+use corten_members::{Credentials, Members};
 use testkit::cluster::Cluster;
 use testkit::{tools, wait};
 
@@ -70,6 +71,24 @@ fn join(on: &Cluster, from: &Cluster, name: &str, etcd: &str) {
     assert_eq!(printed[0], "server", "{command}");
     let flags = [&printed[1..], &["--node-name", name, "--etcd-binary", etcd]].concat();
     on.start(&flags);
+}
+
+/// Sends a signal to the etcd of a machine.
+fn signal_etcd(on: &Cluster, signal: &str) {
+    let processes = on.machine.processes();
+    let etcd = processes.iter().find(|line| line.contains("--listen-peer-urls")).expect("an etcd runs");
+    let pid = etcd.split_whitespace().next().unwrap();
+    let sent = on.machine.command(&tools::busybox()).args(["kill", signal, pid]).status();
+    assert!(sent.unwrap().success(), "kill {signal} {etcd}");
+}
+
+/// Waits until a file of servers has these.
+fn known_servers(file: &Path, expected: &[&str]) {
+    wait::until(&format!("{expected:?} in {}", file.display()), wait::BOUND, || {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let known: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        if known["servers"] == serde_json::json!(expected) { Ok(()) } else { Err(text) }
+    });
 }
 
 /// Waits until the status of a server shows these members as healthy.
@@ -136,10 +155,17 @@ fn three_servers_outlive_one_and_take_a_machine_of_its_name_in_its_place() {
     let _agent = Agent::start(&agent_machine, &named);
     two.kubectl_until(&["get", "nodes"], |text| text.matches(" Ready ").count() == 4);
     let servers = agent_machine.data_dir().join("servers.json");
-    wait::until("the agent's servers", wait::BOUND, || {
-        let text = std::fs::read_to_string(&servers).unwrap_or_default();
-        if text.matches(":6443").count() == 3 { Ok(()) } else { Err(text) }
-    });
+    known_servers(&servers, &["10.88.0.2:6443", "10.88.0.3:6443", "10.88.0.4:6443"]);
+
+    // The first server knows members that came after its start: it goes on without its own.
+    signal_etcd(&one, "-STOP");
+    one.kubectl_until(&["create", "configmap", "written-by-others"], |text| text.contains("created"));
+    signal_etcd(&one, "-CONT");
+    members(&one, &["one", "three", "two"]);
+    // What machines find the cluster by is still the server that was there first.
+    let published = ["get", "configmap", "-n", "kube-public", "cluster-info", "-o", "jsonpath={.data.kubeconfig}"];
+    let info = two.kubectl(&published);
+    assert!(info.contains("https://10.88.0.2:6443"), "{info}");
 
     // The first machine dies. Writes go on, and the agent finds another server.
     one.kill_hard();
@@ -159,6 +185,9 @@ fn three_servers_outlive_one_and_take_a_machine_of_its_name_in_its_place() {
     join(&replacement, &two, "one", etcd);
     members(&two, &["one", "three", "two"]);
     two.kubectl_until(&["get", "nodes"], |text| text.matches(" Ready ").count() == 4);
+
+    // The server that cluster-info named is no more, and another one is named.
+    two.kubectl_until(&published, |info| !info.contains("https://10.88.0.2:6443") && info.contains("https://10.88.0."));
 
     // A server leaves with its Node.
     two.kubectl(&["delete", "node", "three", "--wait=false"]);
@@ -188,4 +217,89 @@ fn three_servers_on_one_machine_by_one_command() {
     cluster.corten(&["down", "--purge"]);
     let left = cluster.machine.processes().join("\n");
     assert!(!left.contains("etcd") && !left.contains("corten"), "{left}");
+}
+
+/// Returns the hash of all keys of a member, as its machine's own certificate may read them.
+fn hash(on: &Cluster, address: &str, revision: u64) -> u32 {
+    let read = |name: &str| std::fs::read_to_string(on.data_dir().join("etcd/pki").join(name)).unwrap();
+    let credentials =
+        Credentials { authority: read("ca.crt"), certificate: read("client.crt"), key: read("client.key") };
+    let members = Members::new(vec![format!("https://{address}:2379")], &credentials).unwrap();
+    on.machine.in_network(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(members.hash(revision)).unwrap()
+    })
+}
+
+/// Returns the containers of a pod as its status shows them: ids and restarts.
+fn containers(on: &Cluster, pod: &str) -> String {
+    let template = "jsonpath={.status.containerStatuses[*]['containerID','restartCount']}";
+    on.kubectl(&["get", "pod", pod, "-o", template])
+}
+
+#[test]
+fn a_cluster_of_one_server_becomes_one_of_several() {
+    let Some(etcd) = etcd() else { return };
+    let etcd = etcd.to_str().unwrap();
+    let one = Cluster::up(CORTEN, &["--node-name", "one", "--nodes", "2"]);
+    one.kubectl(&["create", "configmap", "kept", "--from-literal=a=b"]);
+    one.kubectl(&["run", "web", "--image", testkit::cluster::IMAGE, "--restart=Always", "--", "sleep", "1000000"]);
+    one.kubectl_wait(&["wait", "--for=condition=Ready", "pod/web"]);
+    let before = containers(&one, "web");
+    let identity = |on: &Cluster| {
+        on.kubectl(&[
+            "get",
+            "configmap",
+            "kept",
+            "-o",
+            "jsonpath={.metadata.uid} {.metadata.resourceVersion} {.data.a}",
+        ])
+    };
+    let kept = identity(&one);
+    let database = one.data_dir().join("etcd/data/member/snap/db");
+    one.kill_hard();
+
+    // A migration that is killed once etcd has the objects leaves the old store in its place.
+    let mut interrupted =
+        one.corten_command(&["server", "--cluster-init", "--node-name", "one", "--etcd-binary", etcd]);
+    let log = File::options().create(true).append(true).open(one.scratch().join("interrupted.log")).unwrap();
+    let mut interrupted = interrupted.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+    wait::until("the member's database", wait::BOUND, || match database.exists() {
+        true => Ok(()),
+        false => Err(std::fs::read_to_string(one.scratch().join("interrupted.log")).unwrap_or_default()),
+    });
+    let is_before_the_end = one.data_dir().join("store").exists();
+    one.kill_hard();
+    let _ = interrupted.wait();
+    if is_before_the_end {
+        one.start(&["--node-name", "one"]);
+        assert_eq!(identity(&one), kept, "the old store is whole");
+        one.kill_hard();
+    }
+
+    one.start(&["--cluster-init", "--node-name", "one", "--etcd-binary", etcd]);
+    members(&one, &["one"]);
+    assert_eq!(identity(&one), kept);
+    assert!(!one.data_dir().join("store").exists() && one.data_dir().join("store.migrated-1").exists());
+    one.kubectl_wait(&["wait", "--for=condition=Ready", "pod/web", "node/one", "node/one-2"]);
+    assert_eq!(containers(&one, "web"), before, "no container was restarted");
+    one.kubectl(&["create", "configmap", "later"]);
+
+    // Others join, also at another port, and the agents of this machine learn of them.
+    let two = Cluster::machine(CORTEN);
+    one.machine.connect(&two.machine, "10.88.0.3");
+    let command = one.corten(&["token", "create", "--server", "--print-join-command"]);
+    let flags = [&words(&command)[1..], &["--node-name", "two", "--etcd-binary", etcd, "--port", "7443"]].concat();
+    two.start(&flags);
+    members(&two, &["one", "two"]);
+    assert_eq!(identity(&two), kept);
+    let revision = kept.split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert_eq!(hash(&one, "10.88.0.2", revision), hash(&one, "10.88.0.3", revision), "both members have all objects");
+    known_servers(&one.data_dir().join("nodes/one-2/servers.json"), &["10.88.0.2:6443", "10.88.0.3:7443"]);
+
+    // The next start needs no flag.
+    one.kill_hard();
+    one.start(&["--node-name", "one"]);
+    members(&one, &["one", "two"]);
+    assert_eq!(identity(&one), kept);
 }

@@ -39,7 +39,7 @@ const HOUSES: &[House] = &[House {
         Floor { name: "write path", rooms: &["write"] },
         Floor {
             name: "guards",
-            rooms: &["admission", "flow_control", "audit", "authentication", "limits", "bootstrap"],
+            rooms: &["admission", "flow_control", "audit", "authentication", "limits", "drain", "bootstrap", "repair"],
         },
         Floor { name: "custom resources", rooms: &["decode", "custom_resources", "discovery", "websocket"] },
         Floor { name: "request", rooms: &["target", "core", "authorization", "context", "follow", "managed_fields"] },

@@ -24,17 +24,17 @@ fn main() -> Result<()> {
 }
 
 /// Returns the reference pages: the path of each in the tree, and its content.
-fn reference(root: &Path) -> Result<Vec<(&'static str, String)>> {
+fn reference() -> Result<Vec<(&'static str, String)>> {
     Ok(vec![
         ("docs/reference/flags.md", flags::page(corten::reference::command())),
         ("docs/reference/files.md", files::page()?),
-        ("docs/reference/metrics.md", metrics::page(root)?),
+        ("docs/reference/metrics.md", metrics::page()),
         ("docs/reference/ports.md", ports::page()),
     ])
 }
 
 fn write_reference(root: &Path) -> Result<()> {
-    for (name, text) in reference(root)? {
+    for (name, text) in reference()? {
         let path = root.join(name);
         std::fs::create_dir_all(path.parent().context("a page lies in a folder")?)?;
         std::fs::write(&path, text).with_context(|| format!("cannot write {name}"))?;
@@ -78,7 +78,7 @@ mod tests {
         if std::env::var_os("WRITE_REFERENCE").is_some() {
             write_reference(root).expect("the tree is writable");
         }
-        for (name, text) in reference(root).expect("the pages can be made") {
+        for (name, text) in reference().expect("the pages can be made") {
             let kept = std::fs::read_to_string(root.join(name)).unwrap_or_default();
             assert!(kept == text, "{name} is stale: `cargo xtask reference` writes it");
         }

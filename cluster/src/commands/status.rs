@@ -39,12 +39,13 @@ pub async fn run(directories: &DirectoryFlags) -> Result<()> {
 
     let nodes = client.list::<Node>("", &ListOptions::default()).await.context("the nodes cannot be listed")?;
     let nodes: Vec<Value> = nodes.items.iter().map(corten_api::Typed::to_value).collect();
-    super::print_table(&components(&client, &nodes).await);
+    let members = member_table::gather(&directories).await;
+    super::print_table(&components(&client, &nodes, members.as_ref()).await);
     println!();
     super::print_table(&node_rows(&nodes));
     println!();
-    if let Some(rows) = member_table::rows(&directories).await {
-        super::print_table(&rows);
+    if let Some(members) = &members {
+        super::print_table(&members.rows);
         println!();
     }
     super::print_table(&memory_rows(&directories, pid));
@@ -57,13 +58,16 @@ async fn get(client: &Client, path: &str) -> Result<Value> {
 }
 
 /// Returns each component with its observed state.
-async fn components(client: &Client, nodes: &[Value]) -> Vec<[String; 3]> {
+async fn components(client: &Client, nodes: &[Value], members: Option<&member_table::Table>) -> Vec<[String; 3]> {
     let row = |name: &str, good: bool, note: String| {
         [name.to_owned(), if good { "healthy" } else { "failing" }.to_owned(), note]
     };
     let mut rows = vec![["COMPONENT".to_owned(), "STATE".to_owned(), "SEEN".to_owned()]];
     let ready = get(client, "/readyz").await;
     rows.push(row("apiserver", ready.is_ok(), ready.map_or_else(|e| e.to_string(), |_| "/readyz is ok".into())));
+    if let Some(members) = members {
+        rows.push(row("etcd", members.is_healthy, members.summary.clone()));
+    }
     let assigned = nodes.iter().filter(|node| node.pointer("/spec/podCIDR").is_some()).count();
     rows.push(row(
         "controllers",

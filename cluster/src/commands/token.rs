@@ -1,10 +1,13 @@
 //! `corten token`: the bootstrap tokens with which machines join, kept as Secrets in `kube-system`.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail, ensure};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use corten_client::{Client, DeleteOptions, ListOptions};
+use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
+use corten_client::{Client, DeleteOptions, HttpsConfig, ListOptions};
 use corten_meta::{Value, time};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
@@ -13,8 +16,10 @@ use crate::cli::{Token, TokenAccess, TokenCreate};
 use crate::directories::Directories;
 use crate::join::discovery;
 use crate::membership::{sealed, token};
-use crate::{instance, preflight, secrets};
+use crate::{api_servers, instance, preflight, secrets};
 
+/// The longest time that a server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(3);
 const NAMESPACE: &str = "kube-system";
 const TYPE: &str = "bootstrap.kubernetes.io/token";
 const PREFIX: &str = "bootstrap-token-";
@@ -98,12 +103,31 @@ async fn join_command(client: &Client, token: &str) -> Result<String> {
     Ok(format!("corten agent --server {} --token {token} --discovery-token-ca-cert-hash {hash}", cluster.server))
 }
 
-/// Reads where the cluster is and whom to trust, as it is published for machines that join.
+/// Reads where the cluster is and whom to trust, as it is published for machines that join. While the published server does
+/// not answer, another one is named.
 async fn published(client: &Client) -> Result<discovery::Discovered> {
     let info: ConfigMap =
         client.get("kube-public", "cluster-info").await.context("cluster-info is not published yet")?;
     let content = info.data.and_then(|mut data| data.remove("kubeconfig")).context("cluster-info is empty")?;
-    discovery::parse(&content)
+    let published = discovery::parse(&content)?;
+    let options = ListOptions::labels("kubernetes.io/service-name=kubernetes");
+    let slices = client.list::<EndpointSlice>("default", &options).await;
+    let slices: Vec<Value> = slices.map(|list| list.items.iter().map(Typed::to_value).collect()).unwrap_or_default();
+    let others = api_servers::endpoints(&slices).into_iter().map(|server| format!("https://{server}"));
+    for server in std::iter::once(published.server.clone()).chain(others) {
+        if answers(&server, &published.authority).await {
+            return Ok(discovery::Discovered { server, ..published });
+        }
+    }
+    Ok(published)
+}
+
+/// Reports whether a server answers as one of the cluster.
+async fn answers(server: &str, authority: &str) -> bool {
+    let config = HttpsConfig { server: server.to_owned(), ca: Some(authority.into()), ..HttpsConfig::default() };
+    let Ok(client) = Client::https(config) else { return false };
+    let answer = tokio::time::timeout(PATIENCE, client.get_raw("/readyz")).await;
+    matches!(answer, Ok(Ok(_)))
 }
 
 fn secret(token: &str, flags: &TokenCreate, now: Timestamp) -> Result<Value> {

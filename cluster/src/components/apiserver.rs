@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use corten_apiserver::{KubeletClient, ProxyClient, RetiredAuthority, Server, Site, User};
+use corten_apiserver::{KubeletClient, ProxyClient, RetiredAuthority, Server, Site, Stores, User};
 use corten_client::{Caches, Client, Transport};
 use corten_controllers::NodeComponent;
-use corten_store::etcd::Etcd;
 use corten_store::{Embedded, Store};
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::console::Console;
 use super::serving_certificate::Certificates;
-use super::{access, addons, authorization, further_nodes, joining};
+use super::{access, addons, authorization, etcd_client, further_nodes, joining};
 use crate::config::Cluster;
 use crate::files;
 use crate::kubeconfig;
@@ -50,10 +50,12 @@ fn user_agent(user: &str) -> String {
     format!("{program}/{}", crate::version::VERSION)
 }
 
-/// Opens the store, starts the API server and waits until it serves. The store outlives all clients.
-pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, store: Arc<dyn Store>, tasks: &mut Tasks) -> Result<ApiServer> {
-    tasks.spawn("store", outlive(Arc::clone(&store), tasks.shutdown()));
-    let server = Server::new(config(cluster, pki, tasks)?, store).await.context("the API server cannot start")?;
+/// Starts the API server over its stores and waits until it serves. The stores outlive all clients.
+pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, stores: Stores, tasks: &mut Tasks) -> Result<ApiServer> {
+    tasks.spawn("store", outlive(Arc::clone(&stores.main), tasks.shutdown()));
+    let server = Server::with_stores(config(cluster, pki, tasks)?, stores).await;
+    let server = server.context("the API server cannot start")?;
+    tasks.wait_at_least(server.longest_shutdown());
     let certificates = Arc::new(Certificates::issue(cluster, pki)?);
     write_kubeconfigs(cluster, pki)?;
     let listener =
@@ -63,14 +65,19 @@ pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, store: Arc<dyn Store>, tas
     Ok(ApiServer { server })
 }
 
-/// Opens the store that the flags name: etcd, or the embedded store in the data directory, which serves etcd's API.
-pub async fn open_store(cluster: &Cluster, tasks: &mut Tasks) -> Result<Arc<dyn Store>> {
-    if let Some(config) = cluster.store.etcd()? {
-        return Ok(Etcd::open(config).await?);
+/// Opens the stores that the flags name: etcd, whose endpoints may change, or the embedded store in the data directory, which
+/// serves etcd's API.
+pub async fn open_stores(
+    cluster: &Cluster,
+    endpoints: Option<watch::Receiver<Vec<String>>>,
+    tasks: &mut Tasks,
+) -> Result<Stores> {
+    if let Some(stores) = etcd_client::open(&cluster.store, endpoints, tasks).await? {
+        return Ok(stores);
     }
     let store = open_embedded(&cluster.node.directories.data.join("store")).await?;
     super::etcd_api::start(cluster, &store, tasks).await?;
-    Ok(store)
+    Ok(Stores { main: store, overrides: Vec::new() })
 }
 
 /// Opens the embedded store; recovery reads files, so it runs on a thread of its own.
@@ -95,10 +102,10 @@ async fn outlive(store: Arc<dyn Store>, shutdown: CancellationToken) -> Result<(
 pub async fn alone(cluster: Cluster, shutdown: CancellationToken) -> Result<()> {
     let pki = Arc::new(Pki::open(&cluster.node.directories.pki())?);
     let mut tasks = Tasks::new(shutdown.clone());
-    let store = open_store(&cluster, &mut tasks).await?;
+    let stores = open_stores(&cluster, None, &mut tasks).await?;
     let node = &cluster.node;
     further_nodes::prepare(&cluster, &pki, &node.name, &node.directories, &node.addresses)?;
-    let api = start(&cluster, &pki, store, &mut tasks).await?;
+    let api = start(&cluster, &pki, stores, &mut tasks).await?;
     let admin = api.client("system:admin", &["system:masters"]);
     access::grant(&admin).await.context("the roles of the node's components cannot be applied")?;
     joining::publish(&admin, &cluster, &pki).await.context("the cluster cannot be published to nodes that join")?;
@@ -143,6 +150,7 @@ fn config(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<corten_apis
         storage_media_type: cluster.store.media_type(),
         etcd_prefix: cluster.store.etcd_prefix.clone(),
         shutdown_delay: cluster.store.shutdown_delay_duration,
+        shutdown_watch_termination_grace_period: cluster.store.shutdown_watch_termination_grace_period,
         ..corten_apiserver::Config::default()
     })
 }
@@ -318,8 +326,8 @@ mod tests {
         let pki = Arc::new(Pki::short_lived(&cluster.node.directories.pki(), LIFETIME));
         let shutdown = CancellationToken::new();
         let mut tasks = Tasks::new(shutdown.clone());
-        let store = open_store(&cluster, &mut tasks).await.unwrap();
-        start(&cluster, &pki, store, &mut tasks).await.unwrap();
+        let stores = open_stores(&cluster, None, &mut tasks).await.unwrap();
+        start(&cluster, &pki, stores, &mut tasks).await.unwrap();
         let running = tokio::spawn(tasks.run());
         let own = SocketAddr::from((Ipv4Addr::LOCALHOST, cluster.bind.port()));
         let (mut old, first) = connect(&pki, own).await;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use corten_members::learners::{self, Unreachable};
 use corten_members::{Config, Members, Supervisor, join};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::further_nodes;
@@ -18,8 +19,15 @@ use crate::tasks::Tasks;
 /// The time between two looks at the members.
 const INTERVAL: Duration = Duration::from_secs(10);
 
+/// The members of a server.
+pub struct Started {
+    pub members: Members,
+    /// The client URLs of the members, the own first; they change while the server runs.
+    pub endpoints: watch::Receiver<Vec<String>>,
+}
+
 /// Starts the member, waits until it is a voter, and makes the members the cluster's store; the own is asked first.
-pub async fn start(cluster: &mut Cluster, membership: &Membership, tasks: &mut Tasks) -> Result<Members> {
+pub async fn start(cluster: &mut Cluster, membership: &Membership, tasks: &mut Tasks) -> Result<Started> {
     let node = &cluster.node;
     let authority = member::authority(&node.directories)?;
     let config = member::config(node);
@@ -31,6 +39,10 @@ pub async fn start(cluster: &mut Cluster, membership: &Membership, tasks: &mut T
     member::refuse_taken_ports(&config)?;
     member::record_binary(&node.directories, &membership.binary.path)?;
     let members = Members::new(known(&config, membership)?, &credentials)?;
+    let expected = match &membership.migration {
+        Some(migration) => Some(migration.prepare(&config).await?),
+        None => None,
+    };
     let start = match &membership.joined {
         None => join::first(&config, &members).await?,
         Some(_) => join::enter(&config, &members, membership.may_join).await?,
@@ -43,11 +55,15 @@ pub async fn start(cluster: &mut Cluster, membership: &Membership, tasks: &mut T
             anyhow::bail!("etcd ended while it was starting");
         }
     };
+    if let (Some(migration), Some(expected)) = (&membership.migration, &expected) {
+        migration.finish(&config, &members, expected).await?;
+    }
     let members = members.at(state.endpoints.clone());
+    let (sender, endpoints) = watch::channel(state.endpoints.clone());
     cluster.store = StoreOptions { etcd_servers: state.endpoints, ..member::store_options(&config, &cluster.store) };
-    tasks.spawn("members", reconcile(config.clone(), members.clone(), tasks.shutdown()));
+    tasks.spawn("members", reconcile(config.clone(), members.clone(), sender, tasks.shutdown()));
     tasks.spawn("etcd certificates", renew(config, addresses, authority, tasks.shutdown()));
-    Ok(members)
+    Ok(Started { members, endpoints })
 }
 
 /// Returns all addresses from which this machine may reach other members, which check them: also those that it has among
@@ -74,17 +90,27 @@ fn known(config: &Config, membership: &Membership) -> Result<Vec<String>> {
     Ok(all.into_iter().filter(|endpoint| *endpoint != own).collect())
 }
 
-/// Removes learners that never came up, and keeps the list of members for the next start.
-async fn reconcile(config: Config, members: Members, shutdown: CancellationToken) -> Result<()> {
+/// Removes learners that never came up, and follows the list of members, for this run and the next.
+async fn reconcile(
+    config: Config,
+    members: Members,
+    endpoints: watch::Sender<Vec<String>>,
+    shutdown: CancellationToken,
+) -> Result<()> {
     let own = members.at(vec![config.client_url()]);
     let mut unreachable = Unreachable::default();
     loop {
-        let reconciled = async {
-            learners::reconcile(&own, &mut unreachable).await?;
-            join::refresh(&config, &own).await
-        };
-        if let Err(error) = reconciled.await {
-            tracing::debug!("the members cannot be reconciled: {error}");
+        if let Err(error) = learners::reconcile(&own, &mut unreachable).await {
+            tracing::debug!("the learners cannot be reconciled: {error}");
+        }
+        let known = endpoints.borrow().clone();
+        match join::refresh(&config, &members.at(known)).await {
+            Ok(next) => drop(endpoints.send_if_modified(|known| {
+                let is_changed = *known != next;
+                *known = next;
+                is_changed
+            })),
+            Err(error) => tracing::debug!("the members cannot be listed: {error}"),
         }
         tokio::select! {
             () = tokio::time::sleep(INTERVAL) => {}

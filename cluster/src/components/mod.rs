@@ -15,6 +15,7 @@ mod console;
 pub mod control;
 mod endpoint;
 mod etcd_api;
+mod etcd_client;
 pub mod further_nodes;
 mod further_servers;
 mod groups;
@@ -86,9 +87,10 @@ async fn serve(
 
     // The API server ends last: its clients still write at their end.
     let mut foundation = Tasks::new(CancellationToken::new());
-    let store = apiserver::open_store(&cluster, &mut foundation).await?;
+    let endpoints = members.as_ref().map(|started| started.endpoints.clone());
+    let stores = apiserver::open_stores(&cluster, endpoints, &mut foundation).await?;
     progress.reached("store");
-    let api = Arc::new(apiserver::start(&cluster, &pki, store, &mut foundation).await?);
+    let api = Arc::new(apiserver::start(&cluster, &pki, stores, &mut foundation).await?);
     progress.reached("apiserver");
 
     let mut clients = Tasks::new(shutdown.clone());
@@ -105,6 +107,8 @@ async fn serve(
     let caches = Caches::new(admin.clone(), shutdown.clone());
     clients.spawn("addons", addons::run(admin.clone(), caches.clone(), cluster.clone(), shutdown.clone()));
     if let Some(members) = members {
+        let published = joining::keep(admin.clone(), cluster.clone(), Arc::clone(&pki), shutdown.clone());
+        clients.spawn("cluster-info", published);
         clients.spawn("server nodes", server_nodes::run(caches.clone(), members, shutdown.clone()));
     }
 
@@ -154,11 +158,12 @@ async fn become_node(flags: &cli::Agent, tasks: &mut Tasks) -> Result<Option<(Jo
         () = shutdown.cancelled() => return Ok(None),
     };
     let node = &joined.node;
+    let unusable = || format!("{} cannot be used", joined.kubeconfig.display());
+    let client = joined.client(&joined.kubeconfig).with_context(unusable)?;
     if !joined.renews {
-        let kubelet = node::KubeletIdentity::of_files(node, &joined.kubeconfig)?;
+        let kubelet = node::KubeletIdentity::of_files(node, &joined.kubeconfig, client)?;
         return Ok(Some((joined, kubelet)));
     }
-    let client = joined.client(&joined.kubeconfig).context("the kubeconfig cannot be used")?;
     let (sender, serving) = watch::channel(renewal::first_serving(&node.directories, &node.name)?);
     let path = certificate::client_path(&node.directories);
     let renewed = renewal::client(path, Wanted::client(&node.name), client.clone(), shutdown.clone());

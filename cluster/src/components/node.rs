@@ -38,10 +38,9 @@ pub struct KubeletIdentity {
 }
 
 impl KubeletIdentity {
-    /// Returns the identity of a node with a kubeconfig and certificate files, which are created if they are missing.
-    pub fn of_files(node: &Node, kubeconfig: &Path) -> Result<KubeletIdentity> {
-        let client = Client::from_kubeconfig(kubeconfig, None)
-            .with_context(|| format!("{} cannot be used", kubeconfig.display()))?;
+    /// Returns the identity of a node with a kubeconfig, its client, and certificate files, which are created if they are
+    /// missing.
+    pub fn of_files(node: &Node, kubeconfig: &Path, client: Client) -> Result<KubeletIdentity> {
         let read = |name: &str| {
             let path = node.directories.pki().join(name);
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))

@@ -14,6 +14,7 @@ use corten_meta::Value;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use super::members::Started;
 use crate::node_object::CONTROL_PLANE;
 
 /// The finalizer of a Node with an etcd member.
@@ -31,12 +32,13 @@ enum Step {
 }
 
 /// Keeps Nodes and members together until the shutdown.
-pub async fn run(caches: Caches, members: Members, shutdown: CancellationToken) -> Result<()> {
+pub async fn run(caches: Caches, started: Started, shutdown: CancellationToken) -> Result<()> {
     let nodes = caches.filtered::<Node>(ListOptions::labels(CONTROL_PLANE));
     nodes.synced().await;
     let mut changes = nodes.subscribe();
     loop {
         let known: Vec<Value> = nodes.all().iter().map(|node| node.value()).collect();
+        let members = started.members.at(started.endpoints.borrow().clone());
         if let Err(error) = reconcile(&caches, &members, &known).await {
             tracing::warn!("the etcd members cannot follow the nodes: {error:#}");
         }

@@ -10,6 +10,7 @@ pub mod certificate;
 pub mod discovery;
 pub mod settings;
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -34,25 +35,32 @@ pub struct Joined {
     pub kubeconfig: PathBuf,
     /// Whether the node requested its certificates itself, and so must renew them.
     pub renews: bool,
-    /// The node's way to all API servers; none where the kubeconfig is the administrator's.
+    /// The node's way to all API servers; none where the kubeconfig's server cannot be one of several.
     pub servers: Option<ApiServers>,
 }
 
 impl Joined {
     /// Returns a client with the identity of a kubeconfig of the node.
     pub fn client(&self, kubeconfig: &Path) -> Result<Client> {
-        match &self.servers {
-            Some(servers) => servers.client(kubeconfig),
-            None => Ok(Client::from_kubeconfig(kubeconfig, None)?),
-        }
+        client(self.servers.as_ref(), kubeconfig)
+    }
+}
+
+fn client(servers: Option<&ApiServers>, kubeconfig: &Path) -> Result<Client> {
+    match servers {
+        Some(servers) => servers.client(kubeconfig),
+        None => Ok(Client::from_kubeconfig(kubeconfig, None)?),
     }
 }
 
 /// Makes the machine a node: by its kubeconfig, by the files of an earlier join, or by a token.
 pub async fn join(flags: &cli::Agent, tasks: &mut Tasks) -> Result<Joined> {
     if let Some(path) = &flags.kubeconfig {
-        let node = of_server(Node::from_flags(flags, &Settings::default())?, path);
-        return Ok(Joined { node, kubeconfig: path.clone(), renews: false, servers: None });
+        let node = Node::from_flags(flags, &Settings::default())?;
+        let unusable = || format!("{} cannot be used", path.display());
+        let servers = ApiServers::start(&node.directories, path, &node.name, tasks).await.with_context(unusable)?;
+        let node = of_server(node, path, servers.as_ref());
+        return Ok(Joined { node, kubeconfig: path.clone(), renews: false, servers });
     }
     let directories = Directories::of(&flags.directories);
     let path = directories.kubeconfig("kubelet");
@@ -62,10 +70,10 @@ pub async fn join(flags: &cli::Agent, tasks: &mut Tasks) -> Result<Joined> {
     let unusable = || format!("{} cannot be used; delete it and join again with a token", path.display());
     let name = node_name(flags.node_name.as_deref())?;
     let servers = ApiServers::start(&directories, &path, &name, tasks).await.with_context(unusable)?;
-    let client = servers.client(&path).with_context(unusable)?;
-    let mut node = of_server(Node::from_flags(flags, &settings::learn(&client, &directories).await?)?, &path);
-    node.api_servers.extend(servers.addresses());
-    Ok(Joined { node, kubeconfig: path, renews: true, servers: Some(servers) })
+    let client = client(servers.as_ref(), &path).with_context(unusable)?;
+    let settings = settings::learn(&client, &directories).await?;
+    let node = of_server(Node::from_flags(flags, &settings)?, &path, servers.as_ref());
+    Ok(Joined { node, kubeconfig: path, renews: true, servers })
 }
 
 /// Requests an identity for each component of the node that has none.
@@ -86,9 +94,11 @@ pub async fn identify_components(client: &Client, node: &Node) -> Result<()> {
     try_join_all(identified).await.map(drop)
 }
 
-/// Returns the node, with the address of the API server in a kubeconfig.
-fn of_server(node: Node, kubeconfig: &Path) -> Node {
-    Node { api_servers: kubeconfig::server_address(kubeconfig).into_iter().collect(), ..node }
+/// Returns the node, with the addresses of the API servers that are known.
+fn of_server(node: Node, kubeconfig: &Path, servers: Option<&ApiServers>) -> Node {
+    let mut api_servers: Vec<IpAddr> = kubeconfig::server_address(kubeconfig).into_iter().collect();
+    api_servers.extend(servers.into_iter().flat_map(ApiServers::addresses));
+    Node { api_servers, ..node }
 }
 
 /// Reports whether the files of an earlier join are missing, of another cluster, or expired.

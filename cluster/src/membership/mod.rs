@@ -7,6 +7,7 @@
 
 pub mod bundle;
 pub mod member;
+pub mod migration;
 pub mod sealed;
 pub mod token;
 
@@ -24,6 +25,7 @@ use crate::join::discovery;
 use crate::pki::{Authority, write_private};
 use crate::preflight;
 use crate::settings::Settings;
+use migration::Migration;
 use token::ServerToken;
 
 /// The server's part in a cluster of several servers.
@@ -34,6 +36,8 @@ pub struct Membership {
     pub may_join: bool,
     /// The facts that the machine learned when it joined; none for the first server.
     pub joined: Option<Joined>,
+    /// The embedded store that becomes this machine's member, the first.
+    pub migration: Option<Migration>,
 }
 
 /// The facts that a machine learned when it joined.
@@ -63,14 +67,21 @@ pub async fn enter(mut flags: cli::Server) -> Result<Entered> {
     options.cluster_init |= flags.servers.is_some_and(|servers| servers > 1);
     let state = State::read(&directory(&directories))?;
     let mut joined = Joined::read(&directories)?;
-    if !options.cluster_init && options.join.is_none() && state.is_none() && joined.is_none() {
+    let migration = Migration::of(&directories);
+    let is_interrupted = migration.is_some() && state.as_ref().is_some_and(|state| state.is_migrating);
+    let is_member = (state.is_some() && !is_interrupted) || joined.is_some();
+    if !options.cluster_init && options.join.is_none() && !is_member {
         return Ok(Entered { flags, membership: None });
     }
     ensure!(
-        !directories.data.join("store").exists(),
-        "{} holds the objects of a cluster with one server; choose another --data-dir for one with several",
+        migration.is_none() || (options.cluster_init && !is_member),
+        "{} holds the objects of a cluster with one server; choose another --data-dir, or make that cluster one of \
+         several by --cluster-init",
         directories.data.display()
     );
+    if migration.is_none() {
+        migration::complete(&directory(&directories))?;
+    }
     let named = options.etcd_binary.clone().or_else(|| member::last_binary(&directories));
     let binary = Binary::find(named.as_deref(), std::env::var_os("PATH").as_deref()).await?;
     if let (Some(server), None) = (&options.join, &joined) {
@@ -87,7 +98,8 @@ pub async fn enter(mut flags: cli::Server) -> Result<Entered> {
             flags.access.encryption_provider_config = Some(encryption);
         }
     }
-    Ok(Entered { flags, membership: Some(Membership { binary, may_join: options.join.is_some(), joined }) })
+    let may_join = options.join.is_some();
+    Ok(Entered { flags, membership: Some(Membership { binary, may_join, joined, migration }) })
 }
 
 /// Gets the cluster's keys by the token, checks all there is to check, and writes them.
@@ -157,6 +169,9 @@ pub fn adopt(flags: &mut cli::Server, settings: &Settings) -> Result<()> {
         flags.dns_stub_domain = settings.dns_stub_domains.clone();
     }
     flags.network.network_policy_host_egress |= settings.network_policy_host_egress;
+    if flags.membership.control_plane_endpoint.is_none() && !settings.control_plane_endpoint.is_empty() {
+        flags.membership.control_plane_endpoint = Some(settings.control_plane_endpoint.clone());
+    }
     Ok(())
 }
 
@@ -251,7 +266,18 @@ mod tests {
         let entered = enter(server(&["--data-dir", data])).await.unwrap();
         assert!(entered.membership.is_none());
         std::fs::create_dir(folder.path().join("store")).unwrap();
-        let refused = enter(server(&["--data-dir", data, "--cluster-init"])).await.err().unwrap().to_string();
+        let joins = ["--data-dir", data, "--join", "https://10.0.0.1:6443", "--token", "t"];
+        let refused = enter(server(&joins)).await.err().unwrap().to_string();
         assert!(refused.contains("a cluster with one server"), "{refused}");
+        // A migration that was interrupted leaves a server that is alone.
+        let etcd = folder.path().join("etcd");
+        State { is_migrating: true, ..State::default() }.write(&etcd).unwrap();
+        assert!(enter(server(&["--data-dir", data])).await.unwrap().membership.is_none());
+        // A member beside a store is never taken for one.
+        State { member: 1, ..State::default() }.write(&etcd).unwrap();
+        for flags in [&["--data-dir", data][..], &["--data-dir", data, "--cluster-init"]] {
+            let refused = enter(server(flags)).await.err().unwrap().to_string();
+            assert!(refused.contains("a cluster with one server"), "{refused}");
+        }
     }
 }

@@ -32,37 +32,18 @@ fn pages(cluster: &Cluster) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Checks that every family of a running cluster is in the reference, with its type and HELP. With `WRITE_REFERENCE`,
-/// missing ones are written there.
-pub fn metrics_are_listed(cluster: &Cluster, root: &Path) {
-    let file = root.join("docs/reference/metrics.md");
-    let mut listed = std::fs::read_to_string(&file).unwrap_or_default();
-    let mut missing = Vec::new();
-    for (place, page) in pages(cluster) {
-        let families = families(&page);
-        assert!(!families.is_empty() || place.contains("probes"), "{place} shows no metrics");
-        for [name, kind, help] in families {
-            let help = help.replace('|', "\\|");
-            let is_listed = |line: &str| {
-                line.starts_with(&format!("| `{name}` | {kind} | ")) && line.ends_with(&format!(" | {help} |"))
-            };
-            if !listed.lines().any(is_listed) {
-                let row = format!("| `{name}` | {kind} | {place} | {help} |");
-                listed.push_str(&format!("{row}\n"));
-                missing.push(row);
-            }
-        }
+/// Checks that every family of a running cluster is in the list of its component, with its type and HELP.
+pub fn metrics_are_listed(cluster: &Cluster) {
+    let lists = corten::reference::metrics();
+    for (endpoint, page) in pages(cluster) {
+        let served = families(&page);
+        assert!(!served.is_empty() || endpoint.contains("probes"), "{endpoint} shows no metrics");
+        let listed = lists.iter().filter(|list| list.endpoints.contains(&endpoint)).flat_map(|list| list.families);
+        let listed: BTreeSet<[&str; 3]> = listed.map(|family| [family.name, family.kind.name(), family.help]).collect();
+        let missing: Vec<_> =
+            served.iter().filter(|family| !listed.contains(&family.each_ref().map(String::as_str))).collect();
+        assert!(missing.is_empty(), "the lists of {endpoint} lack {missing:#?}");
     }
-    if std::env::var_os("WRITE_REFERENCE").is_some() {
-        let of = |line: &str| line.splitn(5, " | ").take(3).map(str::to_owned).collect::<Vec<_>>();
-        let is_replaced =
-            |line: &&str| line.starts_with("| `") && missing.iter().any(|row| of(row) == of(line) && row != line);
-        let kept: Vec<&str> = listed.lines().filter(|line| !is_replaced(line)).collect();
-        std::fs::write(&file, kept.join("\n") + "\n").expect("the tree is writable");
-        return;
-    }
-    let how = "`WRITE_REFERENCE=1 cargo test -p corten --test manual` adds them, `cargo xtask reference` sorts them";
-    assert!(missing.is_empty(), "{} lacks these metrics; {how}:\n{}", file.display(), missing.join("\n"));
 }
 
 /// Returns name, type and HELP of each family of a page.

@@ -54,7 +54,7 @@ fn every_command_of_the_manual_works() {
             }
         }
         if *name == "monitoring" {
-            facts::metrics_are_listed(&cluster, &root());
+            facts::metrics_are_listed(&cluster);
             facts::ports_are_listed(&cluster);
             facts::examples_are_taken(&cluster, &root());
         }

@@ -196,7 +196,7 @@ impl Watch {
     }
 
     /// Returns the encoded events. Those that are ready together leave in one piece: fewer, fuller packets.
-    fn frames(self) -> BoxStream<'static, Bytes> {
+    pub(crate) fn frames(self) -> BoxStream<'static, Bytes> {
         let Watch { source, encode, cache, until_end } = self;
         match source {
             Source::Cache(watcher) => futures::stream::unfold((watcher, encode, until_end), |mut all| async move {

@@ -68,6 +68,8 @@ pub struct Config {
     pub etcd_prefix: String,
     /// The time for which the server still serves after it announced its shutdown.
     pub shutdown_delay: Duration,
+    /// The time over which watches end at shutdown, one after another; zero ends them together.
+    pub shutdown_watch_termination_grace_period: Duration,
     /// The biggest request body that the server reads, in bytes.
     pub max_body_bytes: usize,
     /// Read requests that may be in flight at once; watches do not count.
@@ -217,6 +219,7 @@ impl Default for Config {
             storage_media_type: StorageMediaType::Json,
             etcd_prefix: "/registry".to_owned(),
             shutdown_delay: Duration::ZERO,
+            shutdown_watch_termination_grace_period: Duration::ZERO,
             max_body_bytes: 3 * 1024 * 1024,
             max_requests_inflight: 400,
             max_mutating_requests_inflight: 200,

@@ -35,15 +35,16 @@ async fn hand_over(server: &Server, context: &Context, body: RequestBody) -> Res
         return unknown_resource(server, context);
     };
     let kind = &resource.kind;
+    let is_registered = kind.serving().is_registered;
     let is_served = !kind.verbs.is_empty();
-    if kind.is_custom() && (!is_served || is_misplaced(info, kind.namespaced)) {
+    if !is_registered && (!is_served || is_misplaced(info, kind.namespaced)) {
         return Ok(response::page_not_found());
     }
     if resource.is_unresolved {
         return Err(Status::internal("error resolving resource"));
     }
-    // A request for a custom resource gets the warning whatever its outcome.
-    if kind.is_custom() {
+    // A request without a registered path gets the warning whatever its outcome.
+    if !is_registered {
         warn_of_deprecation(&server.core, context, kind);
     }
     let namespace = if kind.namespaced { info.namespace.as_str() } else { "" };
@@ -55,7 +56,7 @@ async fn hand_over(server: &Server, context: &Context, body: RequestBody) -> Res
         let backends = Backends { tokens: &server.authentication.tokens, kubelets: &server.kubelets };
         return subresources::dispatch(&target, subresource, backends, body).await;
     }
-    if !kind.is_custom() {
+    if is_registered {
         warn_of_deprecation(&server.core, context, kind);
     }
     if resource.stored.is_none() {
@@ -89,8 +90,8 @@ async fn hand_over(server: &Server, context: &Context, body: RequestBody) -> Res
 fn route<'a>(target: &Scope<'a>) -> Result<Option<&'a Subresource>, Status> {
     let info = &target.context.info;
     let kind = &target.resource.kind;
-    if kind.is_custom() {
-        return route_custom(target);
+    if !kind.serving().is_registered {
+        return route_by_verb(target);
     }
     let is_named_by_namespace = info.resource == "namespaces" && info.name == info.namespace;
     if !kind.namespaced && !info.namespace.is_empty() && !is_named_by_namespace {
@@ -110,9 +111,9 @@ fn route<'a>(target: &Scope<'a>) -> Result<Option<&'a Subresource>, Status> {
     Ok(Some(subresource))
 }
 
-/// Does the same for a custom resource, which has no registered routes: the verb alone decides, whatever the method and
-/// whatever follows in the path.
-fn route_custom<'a>(target: &Scope<'a>) -> Result<Option<&'a Subresource>, Status> {
+/// Does the same for a kind without registered paths: the verb alone decides, whatever the method and whatever follows
+/// in the path.
+fn route_by_verb<'a>(target: &Scope<'a>) -> Result<Option<&'a Subresource>, Status> {
     let info = &target.context.info;
     let kind = &target.resource.kind;
     // Its only subresources are those of its CustomResourceDefinition.
@@ -147,7 +148,7 @@ fn check_media_types(target: &Scope<'_>, subresource: Option<&Subresource>) -> R
     check_accept(target)
 }
 
-/// Returns whether a custom resource has nothing at this path: its scope is another than the path's.
+/// Returns whether a kind without registered paths has nothing at this path: its scope is another than the path's.
 fn is_misplaced(info: &RequestInfo, namespaced: bool) -> bool {
     if !namespaced {
         return !info.namespace.is_empty();
@@ -161,13 +162,14 @@ fn check_accept(target: &Scope<'_>) -> Result<(), Status> {
     let kind = &target.resource.kind;
     if let Some(status) = &context.not_acceptable {
         // A media type that the server supports at all gets as far as the resource, and so gets its warning.
-        if status.details.is_none() && !kind.is_custom() {
+        if status.details.is_none() && kind.serving().is_registered {
             warn_of_deprecation(target.core, context, kind);
         }
         return Err(status.clone());
     }
-    // Custom resources have no field numbers, only their metadata has.
-    if context.accept.format == Format::Protobuf && context.accept.view == View::Plain && kind.is_custom() {
+    // Without field numbers, only the metadata has a Protobuf form.
+    let is_whole = context.accept.view == View::Plain;
+    if context.accept.format == Format::Protobuf && is_whole && !kind.serving().has_field_numbers {
         return Err(Status::not_acceptable(ACCEPTED));
     }
     Ok(())
@@ -195,12 +197,11 @@ fn check_view(context: &Context) -> Result<(), Status> {
     }
 }
 
-/// Answers for an unknown resource: a built-in group with a Status, any other path with a plain 404.
+/// Answers for an unknown resource: a registered group with a Status, any other path with a plain 404.
 fn unknown_resource(server: &Server, context: &Context) -> Result<Reply, Status> {
     let info = &context.info;
-    let resources = server.core.registry.resources();
-    let is_built_in = resources.ordered.iter().any(|r| r.kind.group == info.group && !r.kind.is_custom());
-    if is_built_in { Err(Status::path_not_found()) } else { Ok(response::page_not_found()) }
+    let is_registered = server.core.registry.resources().has_registered_group(&info.group);
+    if is_registered { Err(Status::path_not_found()) } else { Ok(response::page_not_found()) }
 }
 
 /// Checks that the path is one of the resource, and the method one of the path.

@@ -26,6 +26,7 @@ mod deadline;
 mod decode;
 mod discovery;
 mod dispatch;
+mod drain;
 mod encryption;
 mod error;
 mod flow_control;
@@ -44,6 +45,7 @@ mod paths;
 mod pipeline;
 mod proxy;
 mod registry;
+mod repair;
 mod request;
 mod request_line;
 mod resource_metrics;
@@ -73,9 +75,12 @@ pub use config::{
     Audit, AuditLog, AuditWebhook, Authorization, Config, KubeconfigReader, KubeletClient, ProxyClient, RemoteServer,
     RetiredAuthority, StorageMediaType,
 };
+pub use corten_cel::durations::FAMILIES as CEL_METRICS;
 pub use error::Error;
 pub use in_process::InProcess;
-pub use metrics::{process_metrics, process_started};
+pub use metrics::process::FAMILIES as PROCESS_METRICS;
+pub use metrics::{FAMILIES as METRICS, process_metrics, process_started};
+pub use registry::{StoreOverride, Stores};
 pub use serve::{Certificates, tls_config};
 pub use server::Server;
 pub use site::Site;

@@ -23,10 +23,11 @@ use tokio_util::task::TaskTracker;
 use crate::authentication::expiry_of_certificate;
 use crate::body::{Body, HttpBody, LIST_CHUNK, Unread};
 use crate::compression::{self, accepts_gzip};
+use crate::drain;
 use crate::error::Error;
 use crate::request::has_whole_escapes;
 use crate::request_line::FirstLine;
-use crate::server::Server;
+use crate::server::{CLOSE_TIMEOUT, Server};
 use crate::user::{Identity, Peer};
 use crate::write_timeout::WriteTimeout;
 
@@ -34,8 +35,6 @@ use crate::write_timeout::WriteTimeout;
 const LIMITS: Limits = Limits { connections: 65_536, unauthenticated: 2_048 };
 /// The time after which a connection closes whose client does not read the response.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// The time that connections have to finish at shutdown.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The bytes that a request may send before it is read: more than nearly every object has.
 const STREAM_WINDOW: u32 = 256 * 1024;
 /// The biggest head of an HTTP/2 request.
@@ -77,6 +76,7 @@ impl Server {
         let stopped = async {
             shutdown.cancelled().await;
             self.announce_shutdown().await;
+            self.drain.run().await;
         };
         tokio::pin!(stopped);
         loop {
@@ -94,8 +94,8 @@ impl Server {
         // Watches would hold their connections open for ever.
         self.shut_down();
         connections.close();
-        let _ = tokio::time::timeout(DRAIN_TIMEOUT, connections.wait()).await;
-        let _ = tokio::time::timeout(DRAIN_TIMEOUT, self.ended()).await;
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, connections.wait()).await;
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.ended()).await;
         Ok(())
     }
 
@@ -139,12 +139,15 @@ impl Server {
         }
         let peer = Arc::new(Peer { identity, address, expires, slot: Some(Arc::clone(&slot)) });
         let server = Arc::clone(&self);
+        let leave = CancellationToken::new();
+        let left = leave.clone();
         let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
             let server = Arc::clone(&server);
             let peer = Arc::clone(&peer);
+            let leave = leave.clone();
             async move {
                 let method = request.method().clone();
-                let response = server.respond(request, &peer).await;
+                let response = server.respond_while_serving(request, &peer, &leave).await;
                 Ok::<_, Infallible>(corten_listen::head::answer(&method, response, Body::empty().into_http()))
             }
         });
@@ -157,14 +160,45 @@ impl Server {
         builder.http2().initial_connection_window_size(STREAM_WINDOW * 16);
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(FirstLine::new(stream)), service);
         tokio::pin!(connection);
+        let is_leaving = async {
+            tokio::select! {
+                () = drain.cancelled() => {}
+                () = left.cancelled() => {}
+            }
+        };
         tokio::select! {
-            _ = connection.as_mut() => {}
+            _ = connection.as_mut() => return,
+            () = slot.closed() => return,
+            () = is_leaving => connection.as_mut().graceful_shutdown(),
+        }
+        tokio::select! {
+            _ = connection => {}
             () = slot.closed() => {}
-            () = drain.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                let _ = connection.await;
+        }
+    }
+
+    /// Responds to a request; refuses it if the server drains. From the announcement of the shutdown on, each request
+    /// closes its connection, by `Connection: close` or GOAWAY, so that the next one finds another server.
+    async fn respond_while_serving(
+        &self,
+        request: http::Request<Incoming>,
+        peer: &Peer,
+        leave: &CancellationToken,
+    ) -> http::Response<HttpBody> {
+        let is_http1 = request.version() <= Version::HTTP_11;
+        let under_way = self.drain.enter(request.uri().path(), request.headers());
+        let mut response = match &under_way {
+            Some(_) => self.respond(request, peer).await,
+            None => drain::late().map(Body::into_http),
+        };
+        if self.core.stopping.is_cancelled() {
+            leave.cancel();
+            if is_http1 {
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().entry(header::CONNECTION).or_insert(close);
             }
         }
+        response
     }
 
     async fn respond(&self, request: http::Request<Incoming>, peer: &Peer) -> http::Response<HttpBody> {
@@ -208,7 +242,7 @@ impl Server {
             // Go has an older reason phrase for it.
             parts.extensions.insert(hyper::ext::ReasonPhrase::from_static(b"Request Entity Too Large"));
         }
-        http::Response::from_parts(parts, body.into_http())
+        http::Response::from_parts(parts, self.drain.bound(body).into_http())
     }
 }
 

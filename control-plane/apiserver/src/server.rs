@@ -20,6 +20,7 @@ use crate::config::{Config, KubeletClient, ProxyClient};
 use crate::core::Core;
 use crate::custom_resources;
 use crate::discovery::Published;
+use crate::drain::{Drain, REQUESTS_TIMEOUT};
 use crate::encryption::{self, Transformer};
 use crate::error::Error;
 use crate::flow_control::FlowControl;
@@ -27,12 +28,15 @@ use crate::health::Health;
 use crate::limits::Limits;
 use crate::metrics::{AUTHENTICATION_CONFIGURATION, AUTHORIZATION_CONFIGURATION, ENCRYPTION_CONFIGURATION, Metrics};
 use crate::proxy::Kubelets;
-use crate::registry::Registry;
+use crate::registry::{Registry, Stores};
+use crate::repair;
 use crate::resource_metrics::Gatherer;
 use crate::tasks::Tasks;
 
 /// The time that a server has to leave the endpoints of the `kubernetes` Service.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time that connections, and then tasks, have to end after the drain.
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The API server. All its state is in the store and in caches of the store.
 pub struct Server {
@@ -49,15 +53,21 @@ pub struct Server {
     pub(crate) kubelets: Arc<Kubelets>,
     pub(crate) gatherer: Gatherer,
     pub(crate) health: Health,
+    pub(crate) drain: Drain,
 }
 
 impl Server {
     /// Fills the caches and writes the objects that every cluster must hold. When this returns, the server is ready.
     pub async fn new(config: Config, store: Arc<dyn Store>) -> Result<Arc<Server>, Error> {
+        Server::with_stores(config, Stores { main: store, overrides: Vec::new() }).await
+    }
+
+    /// Does the same, with stores of their own for some resources.
+    pub async fn with_stores(config: Config, stores: Stores) -> Result<Arc<Server>, Error> {
         let tasks = Tasks::default();
         let transformer = Arc::new(Transformer::new(&config)?);
         transformer.reach_plugins().await;
-        let registry = Registry::start(store, &kinds(&config), transformer, &config, &tasks).await?;
+        let registry = Registry::start(stores, &kinds(&config), transformer, &config, &tasks).await?;
         let server = Arc::new(Server::assemble(config, Arc::new(registry), tasks)?);
         bootstrap::run(&server.core).await?;
         server.custom_resources.reconcile().await.map_err(|status| Error::Bootstrap(status.message))?;
@@ -97,6 +107,7 @@ impl Server {
             gatherer: Gatherer::new(Arc::clone(&kubelets)),
             kubelets,
             health: Health::default(),
+            drain: Drain::new(config.shutdown_watch_termination_grace_period),
             core: Arc::new(Core {
                 config,
                 registry,
@@ -135,6 +146,7 @@ impl Server {
             Box::pin(async move { bootstrap::kubernetes_service::keep(&core, &shutdown).await })
         });
         self.spawn(core(), |core, shutdown| Box::pin(async move { bootstrap::identity::keep(&core, &shutdown).await }));
+        self.spawn(core(), |core, shutdown| Box::pin(async move { repair::run(&core, &shutdown).await }));
     }
 
     fn spawn<T>(&self, part: T, run: fn(T, CancellationToken) -> BoxFuture<'static, ()>) {
@@ -147,6 +159,14 @@ impl Server {
         self.core.stopping.cancel();
         let _ = tokio::time::timeout(LEAVE_TIMEOUT, self.core.left.cancelled()).await;
         tokio::time::sleep(self.core.config.shutdown_delay).await;
+    }
+
+    /// Returns the longest time from the beginning of a shutdown until `serve` has returned.
+    pub fn longest_shutdown(&self) -> Duration {
+        let config = &self.core.config;
+        let drain = config.shutdown_watch_termination_grace_period.max(REQUESTS_TIMEOUT);
+        // Connections and tasks have a time of their own after the drain.
+        LEAVE_TIMEOUT + config.shutdown_delay + drain + CLOSE_TIMEOUT * 2
     }
 
     /// Ends every watch and the feed of the caches. Later requests are answered, but from caches that no longer change.

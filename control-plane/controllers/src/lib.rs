@@ -59,6 +59,7 @@ pub use cidr::Cidr;
 pub use cronjob::schedule::Schedule;
 pub use local_volumes::PROVISIONER as LOCAL_PROVISIONER;
 pub use measured::Measured;
+pub use metrics::FAMILIES as METRICS;
 pub use runtime::Clients;
 pub use service_load_balancer::{AddressRange, LoadBalancerAddresses};
 pub use volume_binding::{Recycler, Recyclers};

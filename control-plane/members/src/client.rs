@@ -152,6 +152,14 @@ impl Members {
         status(self.channel().await?).await.map_err(|status| refused("report its state", &status))
     }
 
+    /// Returns etcd's hash of all keys up to a revision.
+    pub async fn hash(&self, revision: u64) -> Result<u32, Error> {
+        let mut client = MaintenanceClient::new(self.channel().await?);
+        let request = pb::HashKvRequest { revision: i64::try_from(revision).unwrap_or(i64::MAX) };
+        let answer = client.hash_kv(request).await;
+        Ok(answer.map_err(|status| refused("hash its keys", &status))?.into_inner().hash)
+    }
+
     /// Writes a key: whether the cluster takes writes.
     pub async fn probe_write(&self, key: &'static [u8], value: &'static [u8]) -> Result<(), Error> {
         let mut client = KvClient::new(self.channel().await?);

@@ -163,6 +163,7 @@ fn start(config: &Config, id: u64, list: &List) -> Result<Start, Error> {
         cluster: list.cluster,
         endpoints: endpoints(config, &list.members),
         initial_cluster: initial_cluster.clone(),
+        is_migrating: false,
     };
     state.write(&config.directory)?;
     Ok(Start::Existing { initial_cluster })
@@ -182,10 +183,10 @@ fn initial_cluster(config: &Config, own: u64, members: &[Member]) -> String {
     pairs.join(",")
 }
 
-/// Returns the client URLs of all members, the own first.
+/// Returns the client URLs of all voters, the own first. A learner answers no reads.
 fn endpoints(config: &Config, members: &[Member]) -> Vec<String> {
     let mut all = vec![config.client_url()];
-    for url in members.iter().flat_map(|member| &member.client_urls) {
+    for url in members.iter().filter(|member| !member.is_learner).flat_map(|member| &member.client_urls) {
         if !all.contains(url) {
             all.push(url.clone());
         }
@@ -256,13 +257,15 @@ async fn lag(list: &List, own: &Status, members: &Members) -> u64 {
     newest.saturating_sub(own.applied_index)
 }
 
-/// Records the members as they are now, so that a restart finds them.
-pub async fn refresh(config: &Config, members: &Members) -> Result<(), Error> {
+/// Records the members as they are now, so that a restart finds them; returns their client URLs.
+pub async fn refresh(config: &Config, members: &Members) -> Result<Vec<String>, Error> {
     let list = members.list().await?;
-    let Some(state) = State::read(&config.directory)? else { return Ok(()) };
     let endpoints = endpoints(config, &list.members);
-    match endpoints == state.endpoints {
-        true => Ok(()),
-        false => State { endpoints, ..state }.write(&config.directory),
+    if let Some(state) = State::read(&config.directory)?
+        && state.cluster == list.cluster
+        && state.endpoints != endpoints
+    {
+        State { endpoints: endpoints.clone(), ..state }.write(&config.directory)?;
     }
+    Ok(endpoints)
 }

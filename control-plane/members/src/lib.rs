@@ -17,7 +17,7 @@ mod log;
 mod process;
 pub mod report;
 mod settings;
-mod state;
+pub mod state;
 mod supervisor;
 mod tls;
 

@@ -26,6 +26,8 @@ pub struct State {
     pub endpoints: Vec<String>,
     /// The members by name and peer URL, as etcd was first started with them; empty for the first member.
     pub initial_cluster: String,
+    /// Whether the objects of an embedded store are being moved into the member: it is not the cluster's store yet.
+    pub is_migrating: bool,
 }
 
 impl State {

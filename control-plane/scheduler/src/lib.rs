@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use config::{Config, Election};
 pub use explain::{Explanation, NodeReport, explain};
-pub use metrics::Metrics;
+pub use metrics::{FAMILIES as METRICS, Metrics};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

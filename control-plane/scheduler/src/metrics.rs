@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use corten_meta::metrics::{Family, Kind, Registry, Series, exponential};
+use corten_meta::metrics::{Registry, Series, exponential, families};
 use jiff::Timestamp;
 
 use crate::framework::{Point, Verdict};
@@ -19,106 +19,45 @@ static SLI: [f64; 20] = exponential(0.01, 2.0);
 static VICTIMS: [f64; 7] = exponential(1.0, 2.0);
 static ATTEMPTS: [f64; 5] = exponential(1.0, 2.0);
 
-macro_rules! family {
-    ($variable:ident, $name:literal, $kind:expr, $labels:expr, $help:literal) => {
-        static $variable: Family = Family { name: $name, kind: $kind, labels: &$labels, help: $help };
-    };
+families! {
+    SCHEDULE_ATTEMPTS = Counter "scheduler_schedule_attempts_total" ["profile", "result"],
+        "[STABLE] Number of attempts to schedule pods, by the result. 'unschedulable' means a pod could not be \
+         scheduled, while 'error' means an internal scheduler problem.";
+    ATTEMPT_DURATION = Histogram(&MILLISECONDS) "scheduler_scheduling_attempt_duration_seconds" ["profile", "result"],
+        "[STABLE] Scheduling attempt latency in seconds (scheduling algorithm + binding)";
+    ALGORITHM_DURATION = Histogram(&MILLISECONDS) "scheduler_scheduling_algorithm_duration_seconds" [],
+        "[ALPHA] Duration of scheduling decisions.";
+    PREEMPTION_VICTIMS = Histogram(&VICTIMS) "scheduler_preemption_victims" [],
+        "[STABLE] Number of selected preemption victims";
+    PREEMPTION_ATTEMPTS = Counter "scheduler_preemption_attempts_total" [],
+        "[STABLE] Total preemption attempts in the cluster till now";
+    PENDING_PODS = Gauge "scheduler_pending_pods" ["queue"],
+        "[STABLE] Number of pending pods, by the queue type. 'active' means number of pods in activeQ; 'backoff' means \
+         number of pods in backoffQ; 'unschedulable' means number of pods in unschedulablePods that the scheduler \
+         attempted to schedule and failed; 'gated' is the number of unschedulable pods that the scheduler never \
+         attempted to schedule because they are gated.";
+    GOROUTINES = Gauge "scheduler_goroutines" ["operation"], "[ALPHA] Number of running tasks, by their work.";
+    SLI_DURATION = Histogram(&SLI) "scheduler_pod_scheduling_sli_duration_seconds" ["attempts"],
+        "[BETA] E2e latency for a pod being scheduled, from the time the pod enters the scheduling queue and might \
+         involve multiple scheduling attempts.";
+    POD_ATTEMPTS = Histogram(&ATTEMPTS) "scheduler_pod_scheduling_attempts" [],
+        "[STABLE] Number of attempts to successfully schedule a pod.";
+    AFTER_FLUSH = Counter "scheduler_pod_scheduled_after_flush_total" [],
+        "[ALPHA] Pods that were bound after they had waited so long that they were tried without a reason.";
+    POINT_DURATION = Histogram(&TENTHS) "scheduler_framework_extension_point_duration_seconds"
+        ["extension_point", "profile", "status"],
+        "[STABLE] Latency for running all plugins of a specific extension point.";
+    PLUGIN_DURATION = Histogram(&HUNDREDTHS) "scheduler_plugin_execution_duration_seconds"
+        ["extension_point", "plugin", "status"],
+        "[ALPHA] Duration of a plugin at an extension point, sampled.";
+    EVALUATIONS = Counter "scheduler_plugin_evaluation_total" ["extension_point", "plugin", "profile"],
+        "[ALPHA] Number of evaluations of a plugin, by extension point.";
+    INCOMING_PODS = Counter "scheduler_queue_incoming_pods_total" ["event", "queue"],
+        "[STABLE] Number of pods added to scheduling queues by event and queue type.";
+    CACHE_SIZE = Gauge "scheduler_cache_size" ["type"], "[ALPHA] Nodes, pods and assumed pods that are known.";
+    UNSCHEDULABLE_PODS = Gauge "scheduler_unschedulable_pods" ["plugin", "profile"],
+        "[ALPHA] Number of unschedulable pods, by each plugin that rejected them.";
 }
-
-family!(
-    SCHEDULE_ATTEMPTS,
-    "scheduler_schedule_attempts_total",
-    Kind::Counter,
-    ["profile", "result"],
-    "Attempts to place pods, by how they ended."
-);
-family!(
-    ATTEMPT_DURATION,
-    "scheduler_scheduling_attempt_duration_seconds",
-    Kind::Histogram(&MILLISECONDS),
-    ["profile", "result"],
-    "Duration of scheduling attempts, including binding."
-);
-family!(
-    ALGORITHM_DURATION,
-    "scheduler_scheduling_algorithm_duration_seconds",
-    Kind::Histogram(&MILLISECONDS),
-    [],
-    "Duration of scheduling decisions."
-);
-family!(
-    PREEMPTION_VICTIMS,
-    "scheduler_preemption_victims",
-    Kind::Histogram(&VICTIMS),
-    [],
-    "Pods that had to go for another, each time some had to."
-);
-family!(
-    PREEMPTION_ATTEMPTS,
-    "scheduler_preemption_attempts_total",
-    Kind::Counter,
-    [],
-    "Number of preemption attempts."
-);
-family!(PENDING_PODS, "scheduler_pending_pods", Kind::Gauge, ["queue"], "Number of pending pods, by queue.");
-family!(GOROUTINES, "scheduler_goroutines", Kind::Gauge, ["operation"], "Number of running tasks, by their work.");
-family!(
-    SLI_DURATION,
-    "scheduler_pod_scheduling_sli_duration_seconds",
-    Kind::Histogram(&SLI),
-    ["attempts"],
-    "Duration from the first attempt until the binding of a pod, by attempts."
-);
-family!(
-    POD_ATTEMPTS,
-    "scheduler_pod_scheduling_attempts",
-    Kind::Histogram(&ATTEMPTS),
-    [],
-    "Number of attempts until the binding of a pod."
-);
-family!(
-    AFTER_FLUSH,
-    "scheduler_pod_scheduled_after_flush_total",
-    Kind::Counter,
-    [],
-    "Pods that were bound after they had waited so long that they were tried without a reason."
-);
-family!(
-    POINT_DURATION,
-    "scheduler_framework_extension_point_duration_seconds",
-    Kind::Histogram(&TENTHS),
-    ["extension_point", "profile", "status"],
-    "Duration of all plugins of an extension point."
-);
-family!(
-    PLUGIN_DURATION,
-    "scheduler_plugin_execution_duration_seconds",
-    Kind::Histogram(&HUNDREDTHS),
-    ["extension_point", "plugin", "status"],
-    "Duration of a plugin at an extension point, sampled."
-);
-family!(
-    EVALUATIONS,
-    "scheduler_plugin_evaluation_total",
-    Kind::Counter,
-    ["extension_point", "plugin", "profile"],
-    "Number of evaluations of a plugin, by extension point."
-);
-family!(
-    INCOMING_PODS,
-    "scheduler_queue_incoming_pods_total",
-    Kind::Counter,
-    ["event", "queue"],
-    "Number of pods added to a queue, by queue and event."
-);
-family!(CACHE_SIZE, "scheduler_cache_size", Kind::Gauge, ["type"], "Nodes, pods and assumed pods that are known.");
-family!(
-    UNSCHEDULABLE_PODS,
-    "scheduler_unschedulable_pods",
-    Kind::Gauge,
-    ["plugin", "profile"],
-    "Number of unschedulable pods, by each plugin that rejected them."
-);
 
 /// The plugins are timed one by one in one of this many attempts.
 const SAMPLED: u64 = 64;

@@ -299,3 +299,77 @@ async fn a_revision_larger_than_a_message_arrives_whole() {
         assert_eq!((batch.revision, batch.events.len()), (revision, 120));
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn endpoints_are_replaced_under_calls_and_watches() {
+    let Some(mut cluster) = EtcdCluster::start(3) else { return };
+    let Some(foreign) = EtcdCluster::start(1) else { return };
+    let urls = cluster.urls();
+    let store = open(vec![urls[0].clone()], None).await.unwrap();
+    let first = commit(&*store, vec![Op::put("/a", "1", Expect::Absent)]).await;
+    let mut watch = store.watch(b"/a", first).await.unwrap();
+    assert_eq!(watch.next().await.unwrap().unwrap().revision, first);
+
+    assert!(matches!(store.set_endpoints(&[]), Err(Error::Unsuitable { .. })));
+    assert!(matches!(store.set_endpoints(&["ftp://x".to_owned()]), Err(Error::Unsuitable { .. })));
+    store.set_endpoints(&[foreign.urls(), urls[1..].to_vec()].concat()).unwrap();
+    // The only endpoint that the store began with is gone.
+    cluster.kill(0);
+    for number in 0..20 {
+        let revision = loop {
+            match store.commit(vec![Op::put("/a", format!("{number}"), Expect::Any)]).await {
+                Ok(Outcome::Committed { revision, .. }) => break revision,
+                // A write without a precondition is not repeated when its member dies.
+                Err(Error::UnknownOutcome { .. } | Error::Unavailable { .. }) => {}
+                other => panic!("{other:?}"),
+            }
+        };
+        loop {
+            let batch = tokio::time::timeout(PATIENCE, watch.next()).await.expect("a batch").unwrap().unwrap();
+            if batch.revision >= revision {
+                break;
+            }
+        }
+    }
+    let foreign = foreign.open().await;
+    assert_eq!(foreign.get(b"/a").await.unwrap().1, None, "a member of another cluster is not written to");
+}
+
+/// Writes the files of a server that trusts clients of the same authority; returns the identity of a client.
+fn write_server(files: &ServerTls, authority: &Authority) -> Tls {
+    let (certificate, key) = authority.issue();
+    std::fs::write(&files.ca, authority.pem()).unwrap();
+    std::fs::write(&files.certificate, &certificate).unwrap();
+    std::fs::write(&files.key, &key).unwrap();
+    Tls { ca: authority.pem(), certificate, key }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewed_certificate_is_used_by_the_next_connections() {
+    let dir = tempfile::tempdir().unwrap();
+    let files =
+        ServerTls { ca: dir.path().join("ca"), certificate: dir.path().join("crt"), key: dir.path().join("key") };
+    let before = write_server(&files, &Authority::new("before"));
+    let Some(mut cluster) = EtcdCluster::start_with(1, Some(&files)) else { return };
+    let store = open(cluster.urls(), Some(before.clone())).await.unwrap();
+    let first = commit(&*store, vec![Op::put("/a", "1", Expect::Absent)]).await;
+    let mut watch = store.watch(b"/a", first).await.unwrap();
+    assert_eq!(watch.next().await.unwrap().unwrap().revision, first);
+
+    let after = write_server(&files, &Authority::new("after"));
+    cluster.kill(0);
+    cluster.restart(0);
+    let torn = Tls { key: before.key.clone(), ..after.clone() };
+    assert!(matches!(store.set_tls(&torn), Err(Error::Unsuitable { .. })), "the key is of another certificate");
+    let untrusted = Config { tls: Some(before), dial_timeout: Duration::ZERO, ..Config::new(cluster.urls()) };
+    assert!(Etcd::open(untrusted).await.is_err(), "the old identity is no longer trusted");
+    store.set_tls(&after).unwrap();
+    let second = until(async || match store.commit(vec![Op::put("/a", "2", Expect::ModRevision(first))]).await {
+        Ok(Outcome::Committed { revision, .. }) => Some(revision),
+        Err(Error::Unavailable { .. }) => None,
+        other => panic!("{other:?}"),
+    })
+    .await;
+    let batch = until(async || watch.next().await.unwrap().ok().filter(|batch| !batch.events.is_empty())).await;
+    assert_eq!(batch.revision, second, "the watch resumes with the new identity");
+}

@@ -28,7 +28,36 @@ pub const TARGETS: &[Target] = &[
     Target { name: "device-record", seeds: record_seeds, run: device_record },
     Target { name: "dns-query", seeds: dns_query_seeds, run: dns_query },
     Target { name: "dns-answer", seeds: dns_answer_seeds, run: dns_answer },
+    Target { name: "bgp-message", seeds: bgp_seeds, run: corten_bgp::fuzz::messages },
 ];
+
+/// Returns an OPEN, a KEEPALIVE, an UPDATE of both families and a NOTIFICATION.
+fn bgp_seeds() -> Vec<Vec<u8>> {
+    use corten_bgp::message::{AsWidth, Attribute, Capability, Message, Notification, Open, Segment, Update};
+    use corten_bgp::{Family, Prefix};
+    let capabilities = vec![
+        Capability::Multiprotocol(Family::Ipv6),
+        Capability::RouteRefresh,
+        Capability::GracefulRestart { restarted: true, restart_time: 120, families: Vec::new() },
+    ];
+    let host = |address: &str| address.parse().map(Prefix::host).into_iter().collect::<Vec<_>>();
+    let attributes = vec![
+        Attribute::Origin(0),
+        Attribute::AsPath(vec![Segment { is_sequence: true, numbers: vec![64_512] }]),
+        Attribute::Communities(vec![0xfde8_0001]),
+        Attribute::Reach { next_hop: std::net::Ipv6Addr::LOCALHOST, prefixes: host("2001:db8::1") },
+    ];
+    let update = Update { withdrawn: host("192.0.2.1"), attributes, announced: host("192.0.2.2") };
+    let messages = [
+        Message::Open(Open::new(64_512, 90, [192, 0, 2, 1].into(), capabilities)),
+        Message::Keepalive,
+        Message::Update(update),
+        Message::Notification(Notification::cease(2)),
+    ];
+    let mut seeds: Vec<Vec<u8>> = messages.iter().map(|message| message.encode(AsWidth::Four)).collect();
+    seeds.push(seeds.concat());
+    seeds
+}
 
 fn log_seeds() -> Vec<Vec<u8>> {
     texts(&["2026-01-02T03:04:05.123456789Z stdout F hello world\n", "2026-01-02T03:04:05Z stderr P:x part"])

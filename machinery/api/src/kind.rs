@@ -8,11 +8,13 @@ mod builder;
 mod column;
 pub mod objectmeta;
 mod sent;
+mod serving;
 mod update;
 
 use std::sync::Arc;
 
 pub use column::Column;
+pub use serving::{ScaleServing, Serving};
 use corten_meta::field::FieldError;
 use corten_meta::quote::quote;
 use corten_meta::{Object, Value};

@@ -58,10 +58,15 @@ pub use error::Error;
 pub use json_path::JsonPath;
 pub use k8s_openapi;
 pub use kind::objectmeta;
-pub use kind::{Behaviour, Column, Kind, NameRule, Projection, Role, Rules, ScalePaths, Storage, Subresource};
+pub use kind::{
+    Behaviour, Column, Kind, NameRule, Projection, Role, Rules, ScalePaths, ScaleServing, Serving, Storage, Subresource,
+};
 pub use metrics::metrics_kinds;
 pub use network::podaddress::PLURAL as POD_ADDRESSES;
-pub use network::{NETWORK_GROUP, network_kinds};
+pub use network::{
+    ADDRESS_POOLS, AddressPool, AddressRange, Advertisement, BGP_NAMESPACE, BGP_PEERS, BgpPeer, NETWORK_GROUP,
+    NETWORK_VERSION, network_crds, network_kinds,
+};
 pub use registry::{by_gvk, kinds, lookup};
 pub(crate) use rule_code::rule_in_code;
 pub use schema::{FieldReport, Schema, check_fields, check_spelled_fields, prune, schema};

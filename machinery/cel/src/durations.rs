@@ -5,23 +5,16 @@
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use corten_meta::metrics::{Family, Kind, Registry, Series};
+use corten_meta::metrics::{Registry, Series, families};
 
 const SECONDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-static COMPILATION: Family = Family {
-    name: "apiserver_cel_compilation_duration_seconds",
-    kind: Kind::Histogram(SECONDS),
-    labels: &[],
-    help: "The duration of compiling CEL expressions.",
-};
-
-static EVALUATION: Family = Family {
-    name: "apiserver_cel_evaluation_duration_seconds",
-    kind: Kind::Histogram(SECONDS),
-    labels: &[],
-    help: "The duration of evaluating CEL expressions.",
-};
+families! {
+    COMPILATION = Histogram(SECONDS) "apiserver_cel_compilation_duration_seconds" [],
+        "[BETA] CEL compilation time in seconds.";
+    EVALUATION = Histogram(SECONDS) "apiserver_cel_evaluation_duration_seconds" [],
+        "[BETA] CEL evaluation time in seconds.";
+}
 
 static EXPRESSIONS: LazyLock<Registry> = LazyLock::new(Registry::default);
 static COMPILED: LazyLock<Arc<Series>> = LazyLock::new(|| EXPRESSIONS.series(&COMPILATION, &[]));

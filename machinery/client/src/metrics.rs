@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use corten_meta::metrics::{Family, Kind, Registry, Series, exponential};
+use corten_meta::metrics::{Family, Registry, Series, exponential, families};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
@@ -23,90 +23,40 @@ static REQUEST_SECONDS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0
 static PASS_SECONDS: [f64; 12] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 static BYTES: [f64; 11] =
     [64.0, 256.0, 512.0, 1024.0, 4096.0, 16384.0, 65536.0, 262_144.0, 1_048_576.0, 4_194_304.0, 16_777_216.0];
-static INFORMER: [&str; 4] = ["name", "group", "version", "resource"];
 
-const fn of_queue(name: &'static str, kind: Kind, help: &'static str) -> Family {
-    Family { name, kind, labels: &["name"], help }
+families! {
+    ADDS = Counter "workqueue_adds_total" ["name"], "[BETA] Total number of adds handled by workqueue";
+    DEPTH = Gauge "workqueue_depth" ["name"], "[BETA] Current depth of workqueue";
+    WAITED = Histogram(&WORK_SECONDS) "workqueue_queue_duration_seconds" ["name"],
+        "[BETA] How long in seconds an item stays in workqueue before being requested.";
+    WORKED = Histogram(&WORK_SECONDS) "workqueue_work_duration_seconds" ["name"],
+        "[BETA] How long in seconds processing an item from workqueue takes.";
+    UNFINISHED = Gauge "workqueue_unfinished_work_seconds" ["name"],
+        "[BETA] How many seconds of work has done that is in progress and hasn't been observed by work_duration. Large \
+         values indicate stuck threads. One can deduce the number of stuck threads by observing the rate at which this \
+         increases.";
+    LONGEST = Gauge "workqueue_longest_running_processor_seconds" ["name"],
+        "[BETA] How many seconds has the longest running processor for workqueue been running.";
+    RETRIES = Counter "workqueue_retries_total" ["name"], "[BETA] Total number of retries handled by workqueue";
+    REQUESTS = Counter "rest_client_requests_total" ["code", "host", "method"],
+        "[ALPHA] HTTP requests, by code, method and host.";
+    REQUEST_DURATION = Histogram(&REQUEST_SECONDS) "rest_client_request_duration_seconds" ["host", "verb"],
+        "[ALPHA] Duration of requests until the start of the response, by verb and host.";
+    REQUEST_RETRIES = Counter "rest_client_request_retries_total" ["code", "host", "verb"],
+        "[ALPHA] Requests that were sent again, by code, verb and host.";
+    REQUEST_BYTES = Histogram(&BYTES) "rest_client_request_size_bytes" ["host", "verb"],
+        "[ALPHA] How large the bodies of requests were, by verb and host.";
+    ANSWER_BYTES = Histogram(&BYTES) "rest_client_response_size_bytes" ["host", "verb"],
+        "[ALPHA] How large the bodies of answers were that came as a whole, by verb and host.";
+    QUEUED = Gauge "informer_queued_items" ["name", "group", "version", "resource"],
+        "Number of cache changes that wait for their delivery.";
+    PASSED_ON = Histogram(&PASS_SECONDS) "informer_processing_latency_seconds" ["name", "group", "version", "resource"],
+        "Duration of the delivery of cache changes.";
+    LEADER = Gauge "leader_election_master_status" ["name"],
+        "Whether this process holds the lease of that name: 1 if it does.";
+    RUNNING = Gauge "running_managed_controllers" ["manager", "name"],
+        "[BETA] Indicates where instances of a controller are currently running";
 }
-
-static ADDS: Family = of_queue("workqueue_adds_total", Kind::Counter, "Items that were added to a work queue.");
-static DEPTH: Family = of_queue("workqueue_depth", Kind::Gauge, "Number of items in a work queue.");
-static WAITED: Family = of_queue(
-    "workqueue_queue_duration_seconds",
-    Kind::Histogram(&WORK_SECONDS),
-    "Duration of the wait of items in a work queue.",
-);
-static WORKED: Family = of_queue(
-    "workqueue_work_duration_seconds",
-    Kind::Histogram(&WORK_SECONDS),
-    "Duration of the processing of items of a work queue.",
-);
-static UNFINISHED: Family = of_queue(
-    "workqueue_unfinished_work_seconds",
-    Kind::Gauge,
-    "Duration of the unfinished processing of all items, in seconds.",
-);
-static LONGEST: Family = of_queue(
-    "workqueue_longest_running_processor_seconds",
-    Kind::Gauge,
-    "Duration of the longest unfinished processing of an item, in seconds.",
-);
-static RETRIES: Family =
-    of_queue("workqueue_retries_total", Kind::Counter, "Items that were added again after a failure.");
-static REQUESTS: Family = Family {
-    name: "rest_client_requests_total",
-    kind: Kind::Counter,
-    labels: &["code", "host", "method"],
-    help: "HTTP requests, by code, method and host.",
-};
-static REQUEST_DURATION: Family = Family {
-    name: "rest_client_request_duration_seconds",
-    kind: Kind::Histogram(&REQUEST_SECONDS),
-    labels: &["host", "verb"],
-    help: "Duration of requests until the start of the response, by verb and host.",
-};
-static REQUEST_RETRIES: Family = Family {
-    name: "rest_client_request_retries_total",
-    kind: Kind::Counter,
-    labels: &["code", "host", "verb"],
-    help: "Requests that were sent again, by code, verb and host.",
-};
-static REQUEST_BYTES: Family = Family {
-    name: "rest_client_request_size_bytes",
-    kind: Kind::Histogram(&BYTES),
-    labels: &["host", "verb"],
-    help: "How large the bodies of requests were, by verb and host.",
-};
-static ANSWER_BYTES: Family = Family {
-    name: "rest_client_response_size_bytes",
-    kind: Kind::Histogram(&BYTES),
-    labels: &["host", "verb"],
-    help: "How large the bodies of answers were that came as a whole, by verb and host.",
-};
-static QUEUED: Family = Family {
-    name: "informer_queued_items",
-    kind: Kind::Gauge,
-    labels: &INFORMER,
-    help: "Number of cache changes that wait for their delivery.",
-};
-static PASSED_ON: Family = Family {
-    name: "informer_processing_latency_seconds",
-    kind: Kind::Histogram(&PASS_SECONDS),
-    labels: &INFORMER,
-    help: "Duration of the delivery of cache changes.",
-};
-static LEADER: Family = Family {
-    name: "leader_election_master_status",
-    kind: Kind::Gauge,
-    labels: &["name"],
-    help: "Whether this process holds the lease of that name: 1 if it does.",
-};
-static RUNNING: Family = Family {
-    name: "running_managed_controllers",
-    kind: Kind::Gauge,
-    labels: &["manager", "name"],
-    help: "Whether a controller runs, by its name and that of its manager.",
-};
 
 /// The metrics of one component. Cloning shares them.
 #[derive(Clone, Default)]

@@ -1,7 +1,7 @@
 //! A node's way to all API servers: a listener on the loopback that passes each connection on to a healthy one.
 //!
-//! TLS passes through, so that the balancer has no credentials and sees no request. A server that stops being healthy loses
-//! its connections: its clients connect again at once, and get another. Nodes choose different servers, by a hash of their
+//! TLS passes through, so that the balancer has no credentials and sees no request. A server that fails loses its
+//! connections: its clients connect again at once, and get another. One that leaves closes them itself. Nodes choose different servers, by a hash of their
 //! names, so that not all of them meet on one.
 //!
 //! Invariant: an empty list never replaces a known one, because a node without a server could not learn of any.
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use board::{Board, Candidate};
+use board::{Board, Candidate, Checked};
 
 /// The most connections at once: a node has some dozen.
 const MOST_CONNECTIONS: usize = 1024;
@@ -28,11 +28,23 @@ const MOST_CONNECTIONS: usize = 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The time between two checks of all servers.
 const INTERVAL: Duration = Duration::from_secs(3);
+/// The part of it between two checks while a server fails: its clients wait.
+const HURRY: u32 = 6;
 /// The longest time for one check.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(3);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Checks whether a server, as `host:port`, is healthy.
-pub type Check = Arc<dyn Fn(String) -> BoxFuture<'static, bool> + Send + Sync>;
+/// The health of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    Healthy,
+    /// The server is about to stop: it gets no new connections, and closes those that it has when their requests are
+    /// answered.
+    Leaving,
+    Failing,
+}
+
+/// Checks the health of a server, given as `host:port`.
+pub type Check = Arc<dyn Fn(String) -> BoxFuture<'static, Health> + Send + Sync>;
 
 /// The settings of a balancer.
 pub struct Config {
@@ -79,9 +91,8 @@ impl Balancer {
         let Balancer { listener, mut config, board } = self;
         let gate = Gate::new(Limits::anonymous(MOST_CONNECTIONS));
         let mut connections = JoinSet::new();
-        let mut ticks = tokio::time::interval(config.interval);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut checks = JoinSet::new();
+        checks.spawn(check_all(Arc::clone(&board), Arc::clone(&config.check), Duration::ZERO));
         let mut is_followed = true;
         loop {
             tokio::select! {
@@ -90,10 +101,10 @@ impl Balancer {
                 }
                 Some(_) = connections.join_next() => {}
                 // One round at a time: a round that takes long delays the next.
-                _ = ticks.tick(), if checks.is_empty() => {
-                    checks.spawn(check_all(Arc::clone(&board), Arc::clone(&config.check)));
+                Some(_) = checks.join_next() => {
+                    let pause = if board.is_undecided() { config.interval / HURRY } else { config.interval };
+                    checks.spawn(check_all(Arc::clone(&board), Arc::clone(&config.check), pause));
                 }
-                Some(_) = checks.join_next() => {}
                 changed = config.servers.changed(), if is_followed => {
                     is_followed = changed.is_ok();
                     board.replace(&config.servers.borrow_and_update());
@@ -133,12 +144,12 @@ async fn pass(client: TcpStream, slot: Slot, board: Arc<Board>) {
     tracing::warn!("no API server can be reached");
 }
 
-async fn check_all(board: Arc<Board>, check: Check) {
+/// Checks all servers after a pause.
+async fn check_all(board: Arc<Board>, check: Check, pause: Duration) {
+    tokio::time::sleep(pause).await;
     let checks = board.addresses().into_iter().map(|address| {
         let checked = tokio::time::timeout(CHECK_TIMEOUT, check(address.clone()));
-        async move { (address, checked.await.unwrap_or(false)) }
+        async move { Checked { address, health: checked.await.unwrap_or(Health::Failing) } }
     });
-    for (address, is_healthy) in join_all(checks).await {
-        board.checked(&address, is_healthy);
-    }
+    board.checked(&join_all(checks).await);
 }

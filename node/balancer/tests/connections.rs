@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use corten_balancer::{Balancer, Check, Config};
+use corten_balancer::{Balancer, Check, Config, Health};
 use futures::FutureExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -73,7 +73,7 @@ impl World {
         let known = Arc::clone(&health);
         let check: Check = Arc::new(move |address| {
             let is_healthy = known.lock().unwrap().get(&address).copied().unwrap_or(true);
-            async move { is_healthy }.boxed()
+            async move { if is_healthy { Health::Healthy } else { Health::Failing } }.boxed()
         });
         let config =
             Config { interval: Duration::from_millis(5), ..Config::new("node", addresses(fallback), receiver, check) };

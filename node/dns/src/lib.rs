@@ -23,6 +23,7 @@ mod server;
 mod zone;
 
 pub use error::Error;
+pub use metrics::FAMILIES as METRICS;
 pub use run::run;
 pub use server::{Ready, Server};
 pub use zone::{Endpoints, Service, Zone};

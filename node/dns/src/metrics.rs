@@ -2,13 +2,13 @@
 //!
 //! Counting is a handful of atomic additions; it never waits for a reader.
 
-use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use corten_listen::{Gate, Limits};
+use corten_meta::metrics::{Exposition, exponential, families};
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -46,14 +46,29 @@ const CODES: [ResponseCode; 6] = [
     ResponseCode::Refused,
 ];
 /// The upper ends of the buckets of durations: doubled from a quarter of a millisecond.
-const FIRST_BUCKET: f64 = 0.000_25;
-const BUCKETS: usize = 16;
+static SECONDS: [f64; 16] = exponential(0.000_25, 2.0);
+/// The label of the server, which CoreDNS has for each of its listeners.
+const SERVER: &str = "dns://:53";
 /// The most concurrent readers, of all clients and of each.
 const READERS: usize = 64;
 const READERS_OF_EACH: usize = 8;
 /// The time that a reader may take, and the longest request head.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const HEAD: usize = 8 * 1024;
+
+families! {
+    BUILD_INFO = Gauge "coredns_build_info" ["version"], "A metric with a constant '1' value labeled by version.";
+    REQUESTS = Counter "coredns_dns_requests_total" ["family", "proto", "server", "view", "type", "zone"],
+        "Counter of DNS requests made per zone, protocol and family.";
+    RESPONSES = Counter "coredns_dns_responses_total" ["plugin", "rcode", "server", "view", "zone"],
+        "Counter of response status codes.";
+    REQUEST_SECONDS = Histogram(&SECONDS) "coredns_dns_request_duration_seconds" ["server", "view", "zone"],
+        "Histogram of the time (in seconds) each request took per zone.";
+    CACHE_HITS = Counter "coredns_cache_hits_total" ["server", "view", "zones"], "The count of cache hits.";
+    CACHE_MISSES = Counter "coredns_cache_misses_total" ["server", "view", "zones"], "The count of cache misses.";
+    CACHE_REQUESTS = Counter "coredns_cache_requests_total" ["server", "view", "zones"], "The count of cache requests.";
+    CACHE_ENTRIES = Gauge "coredns_cache_entries" ["server", "view", "zones"], "The number of elements in the cache.";
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
@@ -78,7 +93,7 @@ struct Zone {
     /// The requests by transport, then family, then type; the last type is any other.
     requests: [[[AtomicU64; TYPES.len() + 1]; 2]; 2],
     responses: [AtomicU64; CODES.len() + 1],
-    buckets: [AtomicU64; BUCKETS],
+    buckets: [AtomicU64; SECONDS.len()],
     microseconds: AtomicU64,
 }
 
@@ -108,7 +123,7 @@ impl Metrics {
         let code = CODES.iter().position(|known| *known == answered.code).unwrap_or(CODES.len());
         add(&zone.responses[code], 1);
         let seconds = answered.took.as_secs_f64();
-        let bucket = (0..BUCKETS).find(|bucket| seconds <= upper_end(*bucket));
+        let bucket = SECONDS.iter().position(|bound| seconds <= *bound);
         if let Some(bucket) = bucket {
             add(&zone.buckets[bucket], 1);
         }
@@ -121,80 +136,60 @@ impl Metrics {
 
     /// Renders all metrics in the format of Prometheus.
     pub fn render(&self, domain: &str, entries: usize) -> String {
-        let mut out = String::new();
-        let server = "server=\"dns://:53\",view=\"\"";
+        let mut out = Exposition::default();
         let zones = [(&self.zones[0], domain), (&self.zones[1], ".")];
-        head(&mut out, "coredns_build_info", "gauge", "A metric with a constant '1' value labeled by version.");
-        let _ = writeln!(out, "coredns_build_info{{version=\"corten-{}\"}} 1", env!("CARGO_PKG_VERSION"));
-        let help = "Counter of DNS requests made per zone, protocol and family.";
-        head(&mut out, "coredns_dns_requests_total", "counter", help);
+        out.family(&BUILD_INFO);
+        out.sample(&BUILD_INFO, &[concat!("corten-", env!("CARGO_PKG_VERSION"))], 1.0);
+        out.family(&REQUESTS);
         for (zone, name) in zones {
-            zone.render_requests(&mut out, server, name);
+            zone.render_requests(&mut out, name);
         }
-        head(&mut out, "coredns_dns_responses_total", "counter", "Counter of response status codes.");
+        out.family(&RESPONSES);
         for (zone, name) in zones {
             for (index, count) in zone.responses.iter().enumerate().filter(|(_, count)| read(count) > 0) {
                 let code = CODES.get(index).map_or("other", |code| code_name(*code));
                 let plugin = if name == "." { "forward" } else { "kubernetes" };
-                let labels = format!("plugin=\"{plugin}\",rcode=\"{code}\",{server},zone=\"{name}\"");
-                let _ = writeln!(out, "coredns_dns_responses_total{{{labels}}} {}", read(count));
+                out.sample(&RESPONSES, &[plugin, code, SERVER, "", name], read(count) as f64);
             }
         }
-        let help = "Histogram of the time (in seconds) each request took per zone.";
-        head(&mut out, "coredns_dns_request_duration_seconds", "histogram", help);
+        out.family(&REQUEST_SECONDS);
         for (zone, name) in zones {
-            zone.render_durations(&mut out, &format!("{server},zone=\"{name}\""));
+            zone.render_durations(&mut out, name);
         }
-        let lookups = read(&self.hits) + read(&self.misses);
-        for (name, kind, help, value) in [
-            ("coredns_cache_hits_total", "counter", "The count of cache hits.", read(&self.hits)),
-            ("coredns_cache_misses_total", "counter", "The count of cache misses.", read(&self.misses)),
-            ("coredns_cache_requests_total", "counter", "The count of cache requests.", lookups),
-            ("coredns_cache_entries", "gauge", "The number of elements in the cache.", entries as u64),
+        for (family, value) in [
+            (&CACHE_HITS, read(&self.hits)),
+            (&CACHE_MISSES, read(&self.misses)),
+            (&CACHE_REQUESTS, read(&self.hits) + read(&self.misses)),
+            (&CACHE_ENTRIES, entries as u64),
         ] {
-            head(&mut out, name, kind, help);
-            let _ = writeln!(out, "{name}{{{server},zones=\".\"}} {value}");
+            out.family(family);
+            out.sample(family, &[SERVER, "", "."], value as f64);
         }
-        out
+        out.finish()
     }
 }
 
 impl Zone {
-    fn render_requests(&self, out: &mut String, server: &str, zone: &str) {
+    fn render_requests(&self, out: &mut Exposition, zone: &str) {
         for (transport, families) in self.requests.iter().enumerate() {
             for (family, kinds) in families.iter().enumerate() {
                 for (kind, count) in kinds.iter().enumerate().filter(|(_, count)| read(count) > 0) {
                     let proto = ["udp", "tcp"][transport];
                     let kind = TYPES.get(kind).map_or("other".to_owned(), ToString::to_string);
-                    let family = family + 1;
-                    let labels =
-                        format!("family=\"{family}\",proto=\"{proto}\",{server},type=\"{kind}\",zone=\"{zone}\"");
-                    let _ = writeln!(out, "coredns_dns_requests_total{{{labels}}} {}", read(count));
+                    let family = ["1", "2"][family];
+                    out.sample(&REQUESTS, &[family, proto, SERVER, "", &kind, zone], read(count) as f64);
                 }
             }
         }
     }
 
-    fn render_durations(&self, out: &mut String, labels: &str) {
-        const NAME: &str = "coredns_dns_request_duration_seconds";
+    fn render_durations(&self, out: &mut Exposition, zone: &str) {
         let total: u64 = self.responses.iter().map(read).sum();
-        let mut below = 0;
-        for (bucket, count) in self.buckets.iter().enumerate() {
-            below += read(count);
-            let _ = writeln!(out, "{NAME}_bucket{{{labels},le=\"{}\"}} {below}", upper_end(bucket));
-        }
-        let _ = writeln!(out, "{NAME}_bucket{{{labels},le=\"+Inf\"}} {total}");
-        let _ = writeln!(out, "{NAME}_sum{{{labels}}} {}", read(&self.microseconds) as f64 / 1e6);
-        let _ = writeln!(out, "{NAME}_count{{{labels}}} {total}");
+        let within: Vec<u64> = self.buckets.iter().map(read).collect();
+        let beyond = total.saturating_sub(within.iter().sum());
+        let sum = read(&self.microseconds) as f64 / 1e6;
+        out.histogram(&REQUEST_SECONDS, &[SERVER, "", zone], within.into_iter().chain([beyond]), sum);
     }
-}
-
-fn head(out: &mut String, name: &str, kind: &str, help: &str) {
-    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
-}
-
-fn upper_end(bucket: usize) -> f64 {
-    FIRST_BUCKET * f64::from(1u32 << bucket)
 }
 
 fn code_name(code: ResponseCode) -> &'static str {

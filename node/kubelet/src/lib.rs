@@ -24,7 +24,7 @@ mod images;
 mod lifecycle;
 mod logs;
 mod memory;
-mod metrics;
+pub mod metrics;
 mod node;
 mod numa;
 mod objects;

@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use super::facts::{Facts, FileFact};
-use super::{Item, Outcome, item};
+use super::{Item, Outcome, item, store};
 
 const NO_MANIFEST: &str = "the control plane is one process, not static pods with manifests";
 const NO_SETTING: &str = "there is no setting that turns this off";
 const RESTART: &str = "run `corten up` again, which closes the files";
 const OWNER: &str = "chown -R root:root the directory";
+const ETCD_FILES: &str = "name the CA and the client certificate of etcd by --etcd-cafile and --etcd-certfile";
 const AUDIT_FLAGS: &str = "start the cluster without the audit flag that says otherwise";
 
 pub const ITEMS: &[Item] = &[
@@ -27,10 +28,10 @@ pub const ITEMS: &[Item] = &[
         owners(&facts.below(Path::new("/etc/cni/net.d")))
     }),
     item("1.1.11", "The store's directory is readable by root alone", RESTART, |facts| {
-        modes(&facts.below(&facts.directories.data.join("store")), 0o700, 0o600)
+        modes(&facts.store_files(), 0o700, 0o600)
     }),
     item("1.1.12", "The store's directory belongs to root, who the store runs as", OWNER, |facts| {
-        owners(&facts.below(&facts.directories.data.join("store")))
+        owners(&facts.store_files())
     }),
     item("1.1.13", "The administrator's kubeconfig is readable by root alone", RESTART, |facts| {
         kubeconfig_modes(facts, "admin")
@@ -148,9 +149,7 @@ pub const ITEMS: &[Item] = &[
         let key = facts.directories.pki().join("sa.key");
         Outcome::when(!facts.below(&key).is_empty(), format!("{} signs them", key.display()), "sa.key is missing")
     }),
-    item("1.2.23", "The API server authenticates to the store", "none", |_| {
-        Outcome::NotApplicable("the store is part of the API server's process")
-    }),
+    item("1.2.23", "The API server authenticates to the store", ETCD_FILES, store::authenticated),
     item("1.2.24", "The API server serves TLS alone", RESTART, |facts| {
         refused("a request with an invented token over TLS", facts.probes.wrong_token, &[401])
     }),
@@ -159,9 +158,7 @@ pub const ITEMS: &[Item] = &[
         let seen = format!("by {}", authority.display());
         Outcome::when(!facts.below(&authority).is_empty(), seen, "pki/ca.crt is missing")
     }),
-    item("1.2.26", "The API server verifies the store's certificate", "none", |_| {
-        Outcome::NotApplicable("the store is part of the API server's process")
-    }),
+    item("1.2.26", "The API server verifies the store's certificate", ETCD_FILES, store::authenticated),
     item("1.2.27", "Secrets are encrypted at rest", "name an EncryptionConfiguration that encrypts secrets", |facts| {
         if facts.objects.secrets.is_empty() {
             return Outcome::NotApplicable("the cluster has no Secrets");

@@ -27,6 +27,26 @@ pub struct TlsFact {
     pub offers_weak_ciphers: bool,
 }
 
+/// The answers of a listener of etcd to clients that it should refuse.
+#[derive(Clone, Debug)]
+pub struct ListenerFact {
+    pub address: SocketAddr,
+    pub answers_plain: bool,
+    pub answers_without_certificate: bool,
+    pub answers_self_signed: bool,
+}
+
+/// The etcd member of this machine.
+#[derive(Clone, Debug)]
+pub struct EtcdFact {
+    pub clients: ListenerFact,
+    pub peers: ListenerFact,
+    /// Whether the member and this server accept each other's certificates.
+    pub is_authenticated: bool,
+    /// The names of other authorities of the cluster that have the same key.
+    pub shared_authorities: Vec<String>,
+}
+
 /// A node and its kubelet.
 #[derive(Clone, Debug)]
 pub struct NodeFact {
@@ -88,6 +108,8 @@ pub struct Facts {
     /// The TCP addresses that processes of this machine listen on.
     pub listening: Vec<SocketAddr>,
     pub nodes: Vec<NodeFact>,
+    /// The member of a server that is one of several.
+    pub etcd: Option<EtcdFact>,
     pub probes: Probes,
     pub objects: Objects,
     /// The audit policy in force.
@@ -104,6 +126,11 @@ impl Facts {
     /// Returns the files at or below a path.
     pub fn below(&self, path: &std::path::Path) -> Vec<&FileFact> {
         self.files.iter().filter(|file| file.path.starts_with(path)).collect()
+    }
+
+    /// Returns the files of the store: embedded, or of the etcd member.
+    pub fn store_files(&self) -> Vec<&FileFact> {
+        [self.below(&self.directories.data.join("store")), self.below(&self.directories.data.join("etcd"))].concat()
     }
 
     /// Returns the addresses with this port that other machines can reach.

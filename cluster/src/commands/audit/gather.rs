@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use corten_client::{Client, HttpsConfig};
 use corten_meta::{Value, decode_yaml};
@@ -15,7 +16,7 @@ use http::{Method, Request};
 use serde_json::json;
 
 use super::facts::{Facts, FileFact, NodeFact, Objects, Probes};
-use super::tls;
+use super::{etcd, tls};
 use crate::cli::{self, DirectoryFlags};
 use crate::components::audit::DEFAULT_POLICY;
 use crate::directories::Directories;
@@ -41,6 +42,7 @@ pub async fn facts(directories: &DirectoryFlags) -> Result<Facts> {
         files: files(&directories, &flags),
         listening: listening(),
         nodes: nodes(&client).await?,
+        etcd: etcd::fact(&directories).await?,
         probes: probes(&client, &server).await?,
         audit_policy: Some(document(flags.audit.audit_policy_file.as_deref(), DEFAULT_POLICY)?),
         encryption: flags
@@ -72,7 +74,9 @@ fn files(directories: &Directories, flags: &cli::Server) -> Vec<FileFact> {
     all_directories.extend(directories.further_nodes().iter().map(|name| directories.node(name)));
     let mut wanted: Vec<PathBuf> = vec![CNI.into()];
     for directories in &all_directories {
-        wanted.extend(["audit", "kubeconfig", "pki", "store", "corten.log"].map(|name| directories.data.join(name)));
+        wanted.extend(
+            ["audit", "etcd", "kubeconfig", "pki", "store", "corten.log"].map(|name| directories.data.join(name)),
+        );
     }
     wanted.extend(flags.kubelet.config.clone());
     wanted.extend(flags.audit.audit_log_path.clone());
@@ -281,15 +285,24 @@ async fn objects(client: &Client) -> Result<Objects> {
     })
 }
 
-/// Searches the store's files for the values of Secrets, in their JSON form.
+/// Searches the store's files for the values of Secrets: in their JSON form in the embedded store, as bytes in etcd's log.
 fn has_plain_secret(directories: &Directories, secrets: &[Value]) -> bool {
     let data = secrets.iter().filter_map(|secret| secret["data"].as_object());
     let values = data.flat_map(|data| data.values().filter_map(Value::as_str));
     let values: Vec<&str> = values.filter(|value| value.len() >= LEAST_SECRET).collect();
-    let files = std::fs::read_dir(directories.data.join("store")).into_iter().flatten().flatten();
+    let encoded: Vec<Vec<u8>> = values.iter().map(|value| value.as_bytes().to_vec()).collect();
+    let decoded = values.iter().filter_map(|value| STANDARD.decode(value).ok());
+    let decoded: Vec<Vec<u8>> = decoded.filter(|value| value.len() >= LEAST_SECRET).collect();
+    contains(&directories.data.join("store"), &encoded)
+        || contains(&directories.data.join("etcd/data/member/wal"), &[encoded, decoded].concat())
+}
+
+/// Reports whether a file of a directory contains one of the values.
+fn contains(directory: &Path, values: &[Vec<u8>]) -> bool {
+    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
     files
         .filter_map(|file| std::fs::read(file.path()).ok())
-        .any(|bytes| values.iter().any(|value| memchr::memmem::find(&bytes, value.as_bytes()).is_some()))
+        .any(|bytes| values.iter().any(|value| memchr::memmem::find(&bytes, value).is_some()))
 }
 
 #[cfg(test)]
@@ -319,6 +332,13 @@ mod tests {
         std::fs::write(dir.path().join("store/1.log"), "k8s:enc:secretbox:v1:…").unwrap();
         assert!(!has_plain_secret(&directories, &secrets));
         std::fs::write(dir.path().join("store/2.log"), r#"{"data":{"key":"c2VjcmV0LXZhbHVlLWhlcmU="}}"#).unwrap();
+        assert!(has_plain_secret(&directories, &secrets));
+        // The log of an etcd member has the bytes themselves.
+        std::fs::remove_dir_all(dir.path().join("store")).unwrap();
+        std::fs::create_dir_all(dir.path().join("etcd/data/member/wal")).unwrap();
+        assert!(!has_plain_secret(&directories, &secrets));
+        let secrets = [json!({ "data": { "key": "bG9uZy1zZWNyZXQtdmFsdWUtaGVyZQ==" } })];
+        std::fs::write(dir.path().join("etcd/data/member/wal/0.wal"), "k8s\0…long-secret-value-here…").unwrap();
         assert!(has_plain_secret(&directories, &secrets));
     }
 }

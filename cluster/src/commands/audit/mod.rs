@@ -6,6 +6,7 @@
 
 mod bindings;
 mod control_plane;
+mod etcd;
 mod facts;
 pub mod gather;
 mod nodes;

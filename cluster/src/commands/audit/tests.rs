@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-use super::facts::{FileFact, NodeFact, Objects, Probes};
+use super::facts::{EtcdFact, FileFact, ListenerFact, NodeFact, Objects, Probes};
 use super::*;
 use crate::components::audit::DEFAULT_POLICY;
 use crate::directories::Directories;
@@ -49,6 +49,7 @@ fn healthy() -> Facts {
         files,
         listening: vec!["127.0.0.1:10257".parse().unwrap(), "127.0.0.1:2379".parse().unwrap()],
         nodes: vec![node()],
+        etcd: None,
         probes: probes(),
         objects: objects(),
         audit_policy: Some(corten_meta::decode_yaml(DEFAULT_POLICY.as_bytes()).unwrap()),
@@ -56,6 +57,41 @@ fn healthy() -> Facts {
         tables: vec!["corten-policy".to_owned()],
         has_plain_secret: false,
     }
+}
+
+/// Returns a cluster whose server is one of several.
+fn several_servers() -> Facts {
+    let mut facts = healthy();
+    let listener = |address: &str| ListenerFact {
+        address: address.parse().unwrap(),
+        answers_plain: false,
+        answers_without_certificate: false,
+        answers_self_signed: false,
+    };
+    facts.etcd = Some(EtcdFact {
+        clients: listener("10.0.0.1:2379"),
+        peers: listener("10.0.0.1:2380"),
+        is_authenticated: true,
+        shared_authorities: Vec::new(),
+    });
+    facts.files.retain(|file| !file.path.starts_with("/d/store"));
+    facts.files.push(file("/d/etcd/data/member/snap/db", false));
+    facts.files.push(file("/d/etcd/data", true));
+    facts
+        .listening
+        .extend(["10.0.0.1:2379", "10.0.0.1:2380"].map(|address| address.parse::<std::net::SocketAddr>().unwrap()));
+    facts
+}
+
+fn open_etcd(facts: &mut Facts) {
+    let Some(etcd) = &mut facts.etcd else { return };
+    for listener in [&mut etcd.clients, &mut etcd.peers] {
+        listener.answers_plain = true;
+        listener.answers_without_certificate = true;
+        listener.answers_self_signed = true;
+    }
+    etcd.is_authenticated = false;
+    etcd.shared_authorities.push("ca".to_owned());
 }
 
 fn node() -> NodeFact {
@@ -174,30 +210,34 @@ fn keep_tokens(facts: &mut Facts) {
     ];
 }
 
-const DAMAGES: [fn(&mut Facts); 8] =
-    [give_all, add_pod, open_files, give_files_away, break_kubelet, break_server, open_ports, keep_tokens];
+const DAMAGES: [fn(&mut Facts); 9] =
+    [give_all, add_pod, open_files, give_files_away, break_kubelet, break_server, open_ports, keep_tokens, open_etcd];
 
 #[test]
 fn a_new_cluster_passes() {
-    for line in check_all(&healthy()) {
-        assert!(!matches!(line.outcome, Outcome::Fail(_)), "{} {:?}", line.item.id, line.outcome);
+    for facts in [healthy(), several_servers()] {
+        for line in check_all(&facts) {
+            assert!(!matches!(line.outcome, Outcome::Fail(_)), "{} {:?}", line.item.id, line.outcome);
+        }
     }
 }
 
 #[test]
 fn every_item_that_passes_can_fail() {
-    let damaged: Vec<Vec<Line>> = DAMAGES
-        .iter()
-        .map(|damage| {
-            let mut facts = healthy();
-            damage(&mut facts);
-            check_all(&facts)
-        })
-        .collect();
-    for (at, line) in check_all(&healthy()).iter().enumerate() {
-        if matches!(line.outcome, Outcome::Pass(_)) {
-            let fails = damaged.iter().any(|lines| matches!(lines[at].outcome, Outcome::Fail(_)));
-            assert!(fails, "{} never fails: {:?}", line.item.id, line.outcome);
+    for cluster in [healthy, several_servers] {
+        let damaged: Vec<Vec<Line>> = DAMAGES
+            .iter()
+            .map(|damage| {
+                let mut facts = cluster();
+                damage(&mut facts);
+                check_all(&facts)
+            })
+            .collect();
+        for (at, line) in check_all(&cluster()).iter().enumerate() {
+            if matches!(line.outcome, Outcome::Pass(_)) {
+                let fails = damaged.iter().any(|lines| matches!(lines[at].outcome, Outcome::Fail(_)));
+                assert!(fails, "{} never fails: {:?}", line.item.id, line.outcome);
+            }
         }
     }
 }

@@ -62,7 +62,7 @@ pub async fn certificate(address: SocketAddr) -> Option<Certificate> {
 
 /// Accepts every certificate: it is only read, and nothing is sent to the server.
 #[derive(Debug)]
-struct ReadOnly;
+pub struct ReadOnly;
 
 impl ServerCertVerifier for ReadOnly {
     fn verify_server_cert(

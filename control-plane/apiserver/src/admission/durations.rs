@@ -4,10 +4,11 @@
 
 use std::time::Instant;
 
-use super::operation::Operation;
-use crate::metrics::{Exposition, Histogram};
+use corten_meta::metrics::Family;
 
-const SECONDS: &[f64] = &[0.005, 0.025, 0.1, 0.5, 1.0, 2.5];
+use super::operation::Operation;
+use crate::metrics::{ADMISSION, ADMISSION_PLUGIN_SECONDS, ADMISSION_STEP_SECONDS, Exposition, Histogram};
+
 const STEPS: [&str; 2] = ["admit", "validate"];
 const OPERATIONS: [Operation; 4] = [Operation::Create, Operation::Update, Operation::Delete, Operation::Connect];
 
@@ -20,31 +21,31 @@ pub enum Step {
 
 /// Durations by operation, by step, and by whether the write was refused.
 #[derive(Default)]
-pub struct Durations([[[Histogram<{ SECONDS.len() }, 1_000_000_000>; 2]; STEPS.len()]; OPERATIONS.len()]);
+pub struct Durations([[[Histogram<{ ADMISSION.len() }, 1_000_000_000>; 2]; STEPS.len()]; OPERATIONS.len()]);
 
 impl Durations {
     /// Counts a step that began at `began`, and returns the current time.
     pub fn observe(&self, operation: Operation, step: Step, refused: bool, began: Instant) -> Instant {
         let now = Instant::now();
         let histogram = &self.0[operation as usize][step as usize][usize::from(refused)];
-        histogram.observe((now - began).as_secs_f64(), SECONDS);
+        histogram.observe((now - began).as_secs_f64(), ADMISSION);
         now
     }
 
     /// Counts a step that had nothing to do.
     pub fn observe_none(&self, operation: Operation, step: Step) {
-        self.0[operation as usize][step as usize][0].observe(0.0, SECONDS);
+        self.0[operation as usize][step as usize][0].observe(0.0, ADMISSION);
     }
 
-    fn render(&self, out: &mut Exposition, family: &str, name: Option<&str>) {
+    fn render(&self, out: &mut Exposition, family: &Family, name: Option<&str>) {
         for operation in OPERATIONS {
             for (step, word) in STEPS.iter().enumerate() {
                 for (refused, rejected) in ["false", "true"].iter().enumerate() {
                     let histogram = &self.0[operation as usize][step][refused];
                     if histogram.count() > 0 {
-                        let mut labels: Vec<(&str, &str)> = name.map(|name| ("name", name)).into_iter().collect();
-                        labels.extend([("operation", operation.word()), ("rejected", rejected), ("type", word)]);
-                        histogram.render(out, family, &labels, SECONDS);
+                        let mut labels: Vec<&str> = name.into_iter().collect();
+                        labels.extend([operation.word(), rejected, word]);
+                        histogram.render(out, family, &labels);
                     }
                 }
             }
@@ -58,13 +59,11 @@ pub fn render<'a>(
     steps: &Durations,
     plugins: impl Iterator<Item = (&'static str, &'a Durations)>,
 ) {
-    let family = "apiserver_admission_step_admission_duration_seconds";
-    out.family(family, "histogram", "How long admission took.");
-    steps.render(out, family, None);
-    let family = "apiserver_admission_controller_admission_duration_seconds";
-    out.family(family, "histogram", "How long the plugins of admission took.");
+    out.family(&ADMISSION_STEP_SECONDS);
+    steps.render(out, &ADMISSION_STEP_SECONDS, None);
+    out.family(&ADMISSION_PLUGIN_SECONDS);
     for (name, durations) in plugins {
-        durations.render(out, family, Some(name));
+        durations.render(out, &ADMISSION_PLUGIN_SECONDS, Some(name));
     }
 }
 

@@ -28,7 +28,7 @@ pub use remote::Remote;
 use crate::config::{Config, ProxyClient};
 use crate::discovery::{Published, RemoteDocuments, RemoteVersion};
 use crate::managed_fields::own_status;
-use crate::metrics::Exposition;
+use crate::metrics::{Exposition, UNAVAILABLE_API_SERVICE};
 use crate::registry::Registry;
 use availability::{Condition, check};
 
@@ -117,10 +117,10 @@ impl Aggregation {
     }
 
     pub fn render_metrics(&self, out: &mut Exposition) {
-        let name = "aggregator_unavailable_apiservice";
-        out.family(name, "gauge", "Whether an API of another server is unavailable.");
+        let family = &UNAVAILABLE_API_SERVICE;
+        out.family(family);
         for ((group, version), known) in self.table.load().iter() {
-            out.sample(name, &[("name", &format!("{version}.{group}"))], f64::from(u8::from(!known.available)));
+            out.sample(family, &[&format!("{version}.{group}")], f64::from(u8::from(!known.available)));
         }
     }
 

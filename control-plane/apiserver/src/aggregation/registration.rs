@@ -1,7 +1,9 @@
 //! The APIServices of the group versions of custom resources, one each as long as a CRD has the group version.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use corten_api::Kind;
 use corten_meta::{Object, Status, Value};
 use corten_store::{Expect, Op};
 use serde_json::json;
@@ -16,7 +18,8 @@ pub async fn reconcile(registry: &Registry, announced: BTreeSet<(String, String)
     let resource = registry.required(GROUP, "v1", PLURAL)?;
     // These are the group versions of CRDs, and those of other resources that can be added and removed.
     let resources = registry.resources();
-    let beside = resources.ordered.iter().map(|r| &r.kind).filter(|kind| kind.is_custom() && !kind.verbs.is_empty());
+    let is_beside = |kind: &&Arc<Kind>| !kind.serving().is_registered && !kind.verbs.is_empty();
+    let beside = resources.ordered.iter().map(|r| &r.kind).filter(is_beside);
     let mut served = announced;
     served.extend(beside.map(|kind| (kind.group.clone(), kind.version.clone())));
     let mut operations: Vec<Op> = Vec::new();
@@ -38,7 +41,7 @@ pub async fn reconcile(registry: &Registry, announced: BTreeSet<(String, String)
     }
     // Each is a commit of its own: another server may have written it first, which is fine.
     for operation in operations {
-        registry.store.commit(vec![operation]).await.map_err(store_status)?;
+        registry.commit_all(vec![operation]).await.map_err(store_status)?;
     }
     registry.caches.fresh().await?;
     Ok(())

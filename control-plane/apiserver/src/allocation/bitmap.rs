@@ -59,6 +59,21 @@ impl PortBitmap {
         format!("{}-{}", self.first, self.last)
     }
 
+    /// Returns a set of the same range without ports.
+    pub fn emptied(&self) -> PortBitmap {
+        PortBitmap::new((self.first, self.last), [])
+    }
+
+    /// Returns the ports of the set, in order.
+    pub fn ports(&self) -> impl Iterator<Item = u16> {
+        (self.first..=self.last).zip(&self.used).filter(|(_, used)| **used).map(|(port, _)| port)
+    }
+
+    /// Reports whether a port is one of the range.
+    pub fn is_in_range(&self, port: u16) -> bool {
+        self.offset(port).is_some()
+    }
+
     pub fn contains(&self, port: u16) -> bool {
         self.offset(port).is_some_and(|offset| self.used[offset])
     }

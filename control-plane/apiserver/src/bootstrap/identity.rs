@@ -133,7 +133,7 @@ fn is_expired(lease: &Value, now: jiff::Timestamp) -> bool {
 async fn commit(core: &Core, operations: Vec<Op>) -> Result<(), Error> {
     if !operations.is_empty() {
         // If another server wrote it first, the next run sees that.
-        core.registry.store.commit(operations).await?;
+        core.registry.commit_all(operations).await?;
     }
     Ok(())
 }

@@ -1,19 +1,24 @@
 //! The `kubernetes` Service: pods reach the API by it, at the endpoints that the servers advertise.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
+use corten_store::{Expect, Op};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::{Wanted, server_addresses};
+use super::Wanted;
+use super::server_addresses::{self, PORT_NAME, ServerAddress};
 use crate::allocation::{AddressRange, ip_address};
 use crate::config::Config;
 use crate::core::Core;
 use crate::error::Error;
 
+/// The label of an EndpointSlice's Service.
+const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 /// The interval of checking the Service without events; upstream's.
 const INTERVAL: Duration = Duration::from_secs(10);
 
@@ -58,7 +63,7 @@ async fn leave(core: &Core) {
 }
 
 /// Returns the Service, its address and its endpoints, which are the servers at these addresses.
-pub fn wanted(config: &Config, servers: &[IpAddr]) -> Result<Vec<Wanted>, Status> {
+pub fn wanted(config: &Config, servers: &[ServerAddress]) -> Result<Vec<Wanted>, Status> {
     let ranges = AddressRange::parse_list(&config.service_cidr)
         .ok_or_else(|| Status::internal(format!("{} is not a CIDR", quote(&config.service_cidr))))?;
     let range = ranges[0];
@@ -73,38 +78,87 @@ pub fn wanted(config: &Config, servers: &[IpAddr]) -> Result<Vec<Wanted>, Status
             "ipFamilyPolicy": "SingleStack",
             "internalTrafficPolicy": "Cluster",
             "sessionAffinity": "None",
-            "ports": [{ "name": "https", "port": 443, "protocol": "TCP", "targetPort": config.port }],
+            "ports": [{ "name": PORT_NAME, "port": 443, "protocol": "TCP", "targetPort": config.port }],
         },
-    });
-    let addresses: Vec<Value> = servers.iter().map(|ip| json!({ "ip": ip.to_string() })).collect();
-    let endpoints = json!({
-        "metadata": { "name": "kubernetes", "namespace": "default",
-                      "labels": { "endpointslice.kubernetes.io/skip-mirror": "true" } },
-        "subsets": [{ "addresses": addresses, "ports": [{ "name": "https", "port": config.port, "protocol": "TCP" }] }],
-    });
-    // A slice has addresses of one family.
-    let family_of_servers = |ip: &&IpAddr| ip.is_ipv4() == config.advertise_address.is_ipv4();
-    let ready = |ip: &IpAddr| json!({ "addresses": [ip.to_string()], "conditions": { "ready": true } });
-    let in_slice: Vec<Value> = servers.iter().filter(family_of_servers).map(ready).collect();
-    let slice = json!({
-        "metadata": { "name": "kubernetes", "namespace": "default", "labels": { "kubernetes.io/service-name": "kubernetes" } },
-        "addressType": if config.advertise_address.is_ipv4() { "IPv4" } else { "IPv6" },
-        "endpoints": in_slice,
-        "ports": [{ "name": "https", "port": config.port, "protocol": "TCP" }],
     });
     let mut address_object = ip_address(&ip, "default", "kubernetes", jiff::Timestamp::now());
     address_object["metadata"]["uid"] = Value::Null;
-    Ok(vec![
+    let mut wanted = vec![
         Wanted {
             allocated: json!({ "clusterIPs": [ip], "ipFamilies": [family] }),
             ..Wanted::new("", "v1", "services", service)
         },
         Wanted::new("networking.k8s.io", "v1", "ipaddresses", address_object),
-        Wanted::new("", "v1", "endpoints", endpoints)
+        Wanted::new("", "v1", "endpoints", endpoints(servers))
             .repaired_by(|present, wanted| repair(present, wanted, &["subsets"])),
+    ];
+    wanted.extend(slices(config.advertise_address, servers).into_iter().map(|slice| {
         Wanted::new("discovery.k8s.io", "v1", "endpointslices", slice)
-            .repaired_by(|present, wanted| repair(present, wanted, &["endpoints", "ports"])),
-    ])
+            .repaired_by(|present, wanted| repair(present, wanted, &["endpoints", "ports"]))
+    }));
+    Ok(wanted)
+}
+
+/// Returns the addresses of the servers by their ports, the lowest first.
+fn by_port(servers: &[ServerAddress]) -> BTreeMap<u16, Vec<IpAddr>> {
+    let mut ports: BTreeMap<u16, Vec<IpAddr>> = BTreeMap::new();
+    for server in servers {
+        ports.entry(server.port).or_default().push(server.ip);
+    }
+    ports
+}
+
+/// Returns the Endpoints, with a subset for every port.
+fn endpoints(servers: &[ServerAddress]) -> Value {
+    let subset = |(port, addresses): (u16, Vec<IpAddr>)| {
+        let addresses: Vec<Value> = addresses.iter().map(|ip| json!({ "ip": ip.to_string() })).collect();
+        json!({ "addresses": addresses, "ports": [{ "name": PORT_NAME, "port": port, "protocol": "TCP" }] })
+    };
+    json!({
+        "metadata": { "name": "kubernetes", "namespace": "default",
+                      "labels": { "endpointslice.kubernetes.io/skip-mirror": "true" } },
+        "subsets": by_port(servers).into_iter().map(subset).collect::<Vec<_>>(),
+    })
+}
+
+/// Returns the EndpointSlices, one for every port, because the ports of a slice are those of all its endpoints. Every server
+/// gives them the same names.
+fn slices(own: IpAddr, servers: &[ServerAddress]) -> Vec<Value> {
+    // A slice has addresses of one family.
+    let of_family: Vec<ServerAddress> =
+        servers.iter().filter(|server| server.ip.is_ipv4() == own.is_ipv4()).copied().collect();
+    let slice = |(index, (port, addresses)): (usize, (u16, Vec<IpAddr>))| {
+        let ready = |ip: &IpAddr| json!({ "addresses": [ip.to_string()], "conditions": { "ready": true } });
+        json!({
+            "metadata": {
+                "name": if index == 0 { "kubernetes".to_owned() } else { format!("kubernetes-{port}") },
+                "namespace": "default",
+                "labels": { SERVICE_LABEL: "kubernetes" },
+            },
+            "addressType": if own.is_ipv4() { "IPv4" } else { "IPv6" },
+            "endpoints": addresses.iter().map(ready).collect::<Vec<_>>(),
+            "ports": [{ "name": PORT_NAME, "port": port, "protocol": "TCP" }],
+        })
+    };
+    by_port(&of_family).into_iter().enumerate().map(slice).collect()
+}
+
+/// Returns the operations that delete the slices of ports that no server has any more.
+pub fn obsolete_slices(core: &Core, servers: &[ServerAddress]) -> Result<Vec<Op>, Status> {
+    let wanted = slices(core.config.advertise_address, servers);
+    let resource = core.registry.required("discovery.k8s.io", "v1", "endpointslices")?;
+    let mut operations = Vec::new();
+    for object in resource.storage()?.cache.list("default") {
+        let value = object.value();
+        let name = corten_meta::name(&value);
+        let port = name.strip_prefix("kubernetes-").and_then(|port| port.parse::<u16>().ok());
+        let is_ours = port.is_some() && value["metadata"]["labels"][SERVICE_LABEL] == "kubernetes";
+        if is_ours && wanted.iter().all(|slice| corten_meta::name(slice) != name) {
+            let expect = Expect::ModRevision(object.revision);
+            operations.push(core.registry.remove(&resource, "default", name, expect)?);
+        }
+    }
+    Ok(operations)
 }
 
 /// Restores the fields of the servers' addresses.

@@ -90,11 +90,11 @@ pub async fn run(core: &Core) -> Result<(), Error> {
 /// Commits operations, in as few commits as the store can take, and waits for the caches. Returns whether all of them
 /// happened; after a conflict with another server, some may have.
 async fn commit(core: &Core, mut operations: Vec<Op>) -> Result<bool, Error> {
-    let store = &core.registry.store;
+    let registry = &core.registry;
     while !operations.is_empty() {
-        let rest = operations.split_off(store.max_ops().min(operations.len()));
-        let Outcome::Committed { revision, .. } = store.commit(operations).await? else { return Ok(false) };
-        core.registry.caches.reach(revision).await.map_err(|status| Error::Bootstrap(status.message))?;
+        let rest = operations.split_off(registry.store.max_ops().min(operations.len()));
+        let Outcome::Committed { .. } = registry.commit_all(operations).await? else { return Ok(false) };
+        registry.caches.fresh().await.map_err(|status| Error::Bootstrap(status.message))?;
         operations = rest;
     }
     Ok(true)
@@ -106,7 +106,7 @@ pub async fn restore_mandatory(core: &Core) -> Result<(), Error> {
     let operations = operations(core, flow_control::mandatory()).await.map_err(status)?;
     if !operations.is_empty() {
         // If another server wrote first, that change leads here again.
-        core.registry.store.commit(operations).await?;
+        core.registry.commit_all(operations).await?;
     }
     Ok(())
 }
@@ -124,10 +124,13 @@ pub async fn restore_service(core: &Core) -> Result<(), Error> {
     if !core.registry.store.is_shared() {
         wanted = wanted.into_iter().map(|one| one.repaired_by(|_, _| None)).collect();
     }
-    let operations = operations(core, wanted).await.map_err(status)?;
+    let mut operations = operations(core, wanted).await.map_err(status)?;
+    if core.registry.store.is_shared() {
+        operations.extend(kubernetes_service::obsolete_slices(core, &addresses).map_err(status)?);
+    }
     if !operations.is_empty() {
         // If another server wrote first, the next round compares with what it wrote.
-        core.registry.store.commit(operations).await?;
+        core.registry.commit_all(operations).await?;
     }
     Ok(())
 }

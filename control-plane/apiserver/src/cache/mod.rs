@@ -1,12 +1,14 @@
-//! The watch cache: all stored objects as shared bytes, fed by one watch of the store.
+//! The watch cache: all stored objects as shared bytes, fed by one watch of each store. There is one store, unless some
+//! resources have one of their own.
 //!
-//! Lists and watches are served from here. A reader first waits until the feed has reached the store's revision
-//! (`fresh`), so that its result is never older than the last acknowledged write.
+//! Lists and watches are served from here. A reader first waits until the feed of its resource has reached the store's
+//! revision (`fresh`), so that its result is never older than the last acknowledged write.
 //!
-//! Invariant: a resource's changes are applied whole, in order of revision, and `progress` is raised only
-//! after every resource holds the changes of that revision. The cache never writes.
+//! Invariant: a resource's changes are applied whole, in order of revision, and the progress of a feed is raised only
+//! after every resource of its store holds the changes of that revision. The cache never writes.
 
 pub mod event;
+mod feed;
 mod groups;
 mod pacer;
 mod resource;
@@ -14,7 +16,6 @@ mod watcher;
 mod written_headers;
 
 use std::collections::{BTreeMap, HashMap};
-use std::convert::Infallible;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
@@ -22,49 +23,52 @@ use bytes::Bytes;
 use corten_api::Kind;
 use corten_meta::{Header, Object, Status, Value};
 use corten_store::{Entry, EventKind, Range, Revision, Store};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub use feed::Feed;
 use pacer::Pacer;
 pub use resource::{Change, ChangeKind, Filter, Item, ResourceCache, Window, projected, shown};
 pub use watcher::{Watcher, WatcherOptions, transition};
 pub use written_headers::{PendingHeader, WrittenHeaders};
 
 use crate::encryption::Transformer;
-use crate::error::{Error, store_status};
+use crate::error::Error;
 use crate::storage_format::{Root, StorageFormat};
 use crate::tasks::Tasks;
 
 /// The revision of an empty store.
 const EMPTY_STORE: Revision = 1;
 
-/// The time that a read waits for the feed before it fails with 504.
-const FRESH_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// The interval at which a waiting read requests the progress of a store that other processes write to: their changes
-/// of other keys raise its revision, and the feed hears nothing of them.
-const PROGRESS: Duration = Duration::from_millis(100);
-/// The time before the first request, in which nearly every change arrives by itself.
-const FIRST_PROGRESS: Duration = Duration::from_millis(10);
-
 /// The entries of one page of a load from a store of other machines.
 const PAGE: usize = 1000;
 
-/// The store, and the parts that turn its entries into objects.
+/// The stores, and the parts that turn their entries into objects.
 pub struct Sources {
     pub store: Arc<dyn Store>,
+    /// The stores of resources that have one of their own.
+    pub overrides: Vec<OverriddenPrefixes>,
     pub transformer: Arc<Transformer>,
     pub format: Arc<StorageFormat>,
     pub root: Root,
 }
 
-/// All resource caches and the progress of their feed.
+/// A store that has some resources, by the prefixes that their kinds declare.
+pub struct OverriddenPrefixes {
+    pub store: Arc<dyn Store>,
+    pub prefixes: Vec<String>,
+}
+
+/// All resource caches and the feeds of their stores.
 pub struct Caches {
     by_prefix: RwLock<HashMap<String, Arc<ResourceCache>>>,
     additions: mpsc::Sender<Addition>,
-    progress: watch::Sender<Revision>,
-    sources: Sources,
+    /// The feed of the main store, and those of the others.
+    feeds: Vec<Arc<Feed>>,
+    transformer: Arc<Transformer>,
+    format: Arc<StorageFormat>,
+    root: Root,
     /// The headers that writers keep for the feed.
     pub written_headers: WrittenHeaders,
     /// Entries that could not be read, by their keys.
@@ -85,16 +89,33 @@ impl Caches {
         hubs: impl IntoIterator<Item = (String, Arc<Kind>)>,
         tasks: &Tasks,
     ) -> Result<Arc<Caches>, Error> {
-        let by_prefix = hubs.into_iter().map(|(prefix, kind)| (prefix, Arc::new(ResourceCache::new(kind)))).collect();
+        let Sources { store, overrides, transformer, format, root } = sources;
+        let feed = |store: &Arc<dyn Store>| Arc::new(Feed::new(Arc::clone(store), root.all()));
+        let main = feed(&store);
+        let others: Vec<Arc<Feed>> = overrides.iter().map(|one| feed(&one.store)).collect();
+        let cache = |(prefix, kind): (String, Arc<Kind>)| {
+            let at = overrides.iter().position(|one| one.prefixes.contains(&prefix));
+            let feed = at.map_or(&main, |at| &others[at]);
+            (prefix, Arc::new(ResourceCache::new(kind, Arc::clone(feed))))
+        };
+        let by_prefix = RwLock::new(hubs.into_iter().map(cache).collect());
+        let feeds: Vec<Arc<Feed>> = std::iter::once(main).chain(others).collect();
         let (additions, receiver) = mpsc::channel(16);
-        let by_prefix = RwLock::new(by_prefix);
-        let progress = watch::Sender::new(0);
         let unread = Mutex::default();
         let written_headers = WrittenHeaders::default();
-        let caches = Arc::new(Caches { by_prefix, additions, progress, sources, written_headers, unread });
-        let revision = caches.load().await?;
-        tasks.spawn(Arc::clone(&caches).feed(revision, receiver, tasks.shutdown.clone()));
-        caches.caught_up().await.map_err(|status| Error::Bootstrap(status.message))?;
+        let caches =
+            Arc::new(Caches { by_prefix, additions, feeds, transformer, format, root, written_headers, unread });
+        // Custom resources are added to the main store alone.
+        let mut receiver = Some(receiver);
+        for feed in &caches.feeds {
+            let revision = caches.load(feed).await?;
+            let receiver = receiver.take().unwrap_or_else(|| mpsc::channel(1).1);
+            let following = Arc::clone(&caches).feed(Arc::clone(feed), revision, receiver, tasks.shutdown.clone());
+            tasks.spawn(following);
+        }
+        for feed in &caches.feeds {
+            feed.caught_up().await.map_err(|status| Error::Bootstrap(status.message))?;
+        }
         // A server with the wrong keys must not take the objects that it cannot decrypt for absent.
         match caches.sealed() {
             Some(sealed) => {
@@ -105,27 +126,14 @@ impl Caches {
         }
     }
 
-    /// Waits until the feed has replayed the changes since the load, for as long as it advances: a busy machine may need
-    /// longer for a whole window than a read may wait.
-    async fn caught_up(&self) -> Result<(), Status> {
-        let mut reached = self.revision();
-        loop {
-            match self.fresh().await {
-                Ok(_) => return Ok(()),
-                Err(_) if self.revision() > reached => reached = self.revision(),
-                Err(status) => return Err(status),
-            }
-        }
-    }
-
     /// Returns the forms of stored objects.
     pub fn format(&self) -> &StorageFormat {
-        &self.sources.format
+        &self.format
     }
 
     /// Returns the root of the keys in the store.
     pub fn root(&self) -> &Root {
-        &self.sources.root
+        &self.root
     }
 
     /// Returns the cache of the resource stored under `prefix`.
@@ -159,86 +167,58 @@ impl Caches {
         self.by_prefix.read().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Returns the revision that all caches have reached.
-    pub fn revision(&self) -> Revision {
-        *self.progress.borrow()
+    /// Waits until the caches of all stores have their present state.
+    pub async fn fresh(&self) -> Result<(), Status> {
+        futures::future::try_join_all(self.feeds.iter().map(|feed| feed.fresh())).await.map(drop)
     }
 
-    /// Returns whether the caches have all writes that the store had acknowledged when this was called.
-    pub fn is_fresh(&self) -> bool {
-        let store = &self.sources.store;
-        // The store is read first: a cache that is read later may be newer, never older.
-        let revision = store.revision();
-        !store.is_shared() && self.revision() >= revision
+    /// Returns the main store's feed, and those of stores that have resources of their own.
+    pub fn feeds(&self) -> &[Arc<Feed>] {
+        &self.feeds
     }
 
-    /// Waits until the caches have the store's present state.
-    pub async fn fresh(&self) -> Result<Revision, Status> {
-        let store = &self.sources.store;
-        let revision = if store.is_shared() { store.current().await.map_err(store_status)? } else { store.revision() };
-        self.reach(revision).await
-    }
-
-    /// Waits until the caches have reached `revision`.
-    pub async fn reach(&self, revision: Revision) -> Result<Revision, Status> {
-        let at = self.revision();
-        if at >= revision {
-            return Ok(at);
-        }
-        let mut progress = self.progress.subscribe();
-        let reached = tokio::time::timeout(FRESH_TIMEOUT, async {
-            tokio::select! {
-                at = progress.wait_for(|at| *at >= revision) => at.ok().map(|at| *at),
-                never = self.request_progress(), if self.sources.store.is_shared() => match never {},
-            }
-        });
-        match reached.await {
-            Ok(Some(at)) => Ok(at),
-            _ => Err(too_large_resource_version(revision, self.revision())),
-        }
-    }
-
-    /// Requests progress notifications of the feed's watch for as long as a read waits.
-    async fn request_progress(&self) -> Infallible {
-        tokio::time::sleep(FIRST_PROGRESS).await;
-        loop {
-            if let Err(error) = self.sources.store.progress(self.root().all().as_bytes()).await {
-                tracing::debug!(%error, "no progress of the store's watch");
-            }
-            tokio::time::sleep(PROGRESS).await;
-        }
+    /// Returns the feed of the store that has a key.
+    pub fn feed_of(&self, key: &[u8]) -> &Arc<Feed> {
+        let cache = if self.feeds.len() > 1 { self.route(key) } else { None };
+        let is_it = |feed: &&Arc<Feed>| cache.as_ref().is_some_and(|(cache, _)| Arc::ptr_eq(&cache.feed, feed));
+        self.feeds.iter().find(is_it).unwrap_or(&self.feeds[0])
     }
 
     /// Fills the caches with a state as old as a window is long: the feed then replays the changes since, so that
     /// clients can resume from a resourceVersion of before a restart.
-    async fn load(&self) -> Result<Revision, Error> {
-        let store = &self.sources.store;
+    async fn load(&self, feed: &Arc<Feed>) -> Result<Revision, Error> {
+        let store = &feed.store;
         let oldest = store.current().await?.saturating_sub(resource::WINDOW as Revision);
         let from = oldest.max(store.compacted()).max(EMPTY_STORE);
         let all = Range::prefix(self.root().all().as_bytes());
-        let revision = match self.load_range(all.clone().at(from)).await {
+        let revision = match self.load_range(feed, all.clone().at(from)).await {
             // The store was compacted just now; its present state is always there.
             Err(corten_store::Error::Compacted { .. }) => {
-                self.map().values().for_each(|cache| cache.clear());
-                self.load_range(all).await?
+                self.of_feed(feed).iter().for_each(|cache| cache.clear());
+                self.load_range(feed, all).await?
             }
             other => other?,
         };
-        for cache in self.map().values() {
+        for cache in self.of_feed(feed) {
             cache.begin_window(revision);
         }
-        self.progress.send_replace(revision);
+        feed.reached(revision);
         Ok(revision)
     }
 
+    /// Returns the caches of a store's resources.
+    fn of_feed(&self, feed: &Arc<Feed>) -> Vec<Arc<ResourceCache>> {
+        self.map().values().filter(|cache| Arc::ptr_eq(&cache.feed, feed)).cloned().collect()
+    }
+
     /// Applies all entries of a range, at the revision of its first page, which is returned.
-    async fn load_range(&self, range: Range) -> Result<Revision, corten_store::Error> {
-        let limit = if self.sources.store.is_shared() { PAGE } else { 0 };
+    async fn load_range(&self, feed: &Arc<Feed>, range: Range) -> Result<Revision, corten_store::Error> {
+        let limit = if feed.store.is_shared() { PAGE } else { 0 };
         let mut range = range.limit(limit);
         loop {
-            let page = self.sources.store.range(range.clone()).await?;
+            let page = feed.store.range(range.clone()).await?;
             for entry in &page.entries {
-                self.apply(entry.mod_revision, EventKind::Put, entry).await;
+                self.apply(feed, entry.mod_revision, EventKind::Put, entry).await;
             }
             match page.entries.last().filter(|_| page.more) {
                 None => return Ok(page.revision),
@@ -248,9 +228,10 @@ impl Caches {
         }
     }
 
-    /// Applies the store's changes until shutdown, and resumes at its revision when a watch ends.
+    /// Applies a store's changes until shutdown, and resumes at its revision when a watch ends.
     async fn feed(
         self: Arc<Self>,
+        feed: Arc<Feed>,
         mut revision: Revision,
         mut additions: mpsc::Receiver<Addition>,
         shutdown: CancellationToken,
@@ -259,10 +240,10 @@ impl Caches {
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                ended = self.follow(&mut revision, &mut additions, &mut pacer) => {
+                ended = self.follow(&feed, &mut revision, &mut additions, &mut pacer) => {
                     tracing::warn!(revision, error = %ended, "the store's watch ended; resuming");
                     if matches!(ended, corten_store::Error::Compacted { .. }) {
-                        revision = self.reload(revision).await;
+                        revision = self.reload(&feed, revision).await;
                     }
                 }
             }
@@ -276,18 +257,19 @@ impl Caches {
 
     async fn follow(
         &self,
+        feed: &Arc<Feed>,
         revision: &mut Revision,
         additions: &mut mpsc::Receiver<Addition>,
         pacer: &mut Pacer,
     ) -> corten_store::Error {
-        let mut watch = match self.sources.store.watch(self.root().all().as_bytes(), *revision + 1).await {
+        let mut watch = match feed.store.watch(feed.prefix.as_bytes(), *revision + 1).await {
             Ok(watch) => watch,
             Err(e) => return e,
         };
         loop {
             let batch = tokio::select! {
                 Some(addition) = additions.recv() => {
-                    if let Err(e) = self.add(addition, *revision).await {
+                    if let Err(e) = self.add(feed, addition, *revision).await {
                         return e;
                     }
                     continue;
@@ -305,24 +287,24 @@ impl Caches {
             };
             let mut touched: Vec<Arc<ResourceCache>> = Vec::with_capacity(batch.events.len());
             for event in batch.events.iter() {
-                touched.extend(self.apply(batch.revision, event.kind, &event.entry).await);
+                touched.extend(self.apply(feed, batch.revision, event.kind, &event.entry).await);
             }
             *revision = batch.revision;
-            self.progress.send_replace(batch.revision);
+            feed.reached(batch.revision);
             let now = Instant::now();
             touched.iter().for_each(|cache| pacer.changed(cache, now));
         }
     }
 
     /// Fills a new cache with the state at the feed's revision; the feed applies the later changes.
-    async fn add(&self, addition: Addition, revision: Revision) -> Result<(), corten_store::Error> {
+    async fn add(&self, feed: &Arc<Feed>, addition: Addition, revision: Revision) -> Result<(), corten_store::Error> {
         let base = format!("{}/", self.root().key(&addition.prefix));
-        let cache = Arc::new(ResourceCache::new(addition.kind));
+        let cache = Arc::new(ResourceCache::new(addition.kind, Arc::clone(feed)));
         self.by_prefix
             .write()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
             .insert(addition.prefix, Arc::clone(&cache));
-        self.load_range(Range::prefix(base.as_bytes()).at(revision)).await?;
+        self.load_range(feed, Range::prefix(base.as_bytes()).at(revision)).await?;
         cache.begin_window(revision);
         // The caller may have been cancelled; the cache stays until it is removed.
         let _ = addition.done.send(());
@@ -330,12 +312,12 @@ impl Caches {
     }
 
     /// Starts over and ends every watch, after the history between the feed and the store was compacted.
-    async fn reload(&self, revision: Revision) -> Revision {
+    async fn reload(&self, feed: &Arc<Feed>, revision: Revision) -> Revision {
         self.written_headers.clear();
-        for cache in self.map().values() {
+        for cache in self.of_feed(feed) {
             cache.clear();
         }
-        match self.load().await {
+        match self.load(feed).await {
             Ok(at) => at,
             Err(e) => {
                 tracing::error!(error = %e, "the watch cache cannot be filled");
@@ -344,10 +326,17 @@ impl Caches {
         }
     }
 
-    /// Applies one change to the cache of its resource, and returns that cache.
-    async fn apply(&self, revision: Revision, kind: EventKind, entry: &Entry) -> Option<Arc<ResourceCache>> {
+    /// Applies one change to the cache of its resource, and returns that cache. A key of a resource that another store
+    /// has was written before that store was configured, and is not read.
+    async fn apply(
+        &self,
+        feed: &Arc<Feed>,
+        revision: Revision,
+        kind: EventKind,
+        entry: &Entry,
+    ) -> Option<Arc<ResourceCache>> {
         let header = self.written_headers.take(&entry.value);
-        let (cache, name) = self.route(&entry.key)?;
+        let (cache, name) = self.route(&entry.key).filter(|(cache, _)| Arc::ptr_eq(&cache.feed, feed))?;
         let item = match kind {
             EventKind::Delete => None,
             EventKind::Put => match self.read(&cache.kind, entry, header).await {
@@ -397,7 +386,7 @@ impl Caches {
     }
 
     async fn open(&self, kind: &Kind, entry: &Entry) -> Result<Bytes, Error> {
-        let transformer = &self.sources.transformer;
+        let transformer = &self.transformer;
         transformer.learn(kind, &entry.value).await;
         let opened = transformer.open(kind, &entry.key, &entry.value);
         let key = || String::from_utf8_lossy(&entry.key).into_owned();

@@ -102,7 +102,10 @@ mod tests {
     /// Returns a cache with so many watchers.
     fn watched(count: usize) -> (Arc<ResourceCache>, Vec<tokio::sync::watch::Receiver<u64>>) {
         let kind = corten_api::kinds().first().expect("there are kinds");
-        let cache = Arc::new(ResourceCache::new(Arc::clone(kind)));
+        let directory = tempfile::tempdir().unwrap();
+        let store = corten_store::Embedded::open(corten_store::Config::new(directory.path())).unwrap();
+        let feed = Arc::new(crate::cache::Feed::new(store, "/registry/".to_owned()));
+        let cache = Arc::new(ResourceCache::new(Arc::clone(kind), feed));
         let watchers = (0..count).map(|_| cache.changes()).collect();
         (cache, watchers)
     }

@@ -15,6 +15,7 @@ use corten_store::Revision;
 use imbl::OrdMap;
 use tokio::sync::watch;
 
+use super::feed::Feed;
 use super::groups::Groups;
 use super::pacer::FEW;
 use crate::metrics::StorageSeries;
@@ -233,6 +234,8 @@ pub struct Chunk {
 pub struct ResourceCache {
     /// The kind as it is stored.
     pub kind: Arc<Kind>,
+    /// The feed of its store.
+    pub feed: Arc<Feed>,
     state: RwLock<State>,
     pub(super) groups: Groups,
     /// The last chunk that was encoded for many watchers.
@@ -245,9 +248,10 @@ pub struct ResourceCache {
 }
 
 impl ResourceCache {
-    pub fn new(kind: Arc<Kind>) -> ResourceCache {
+    pub fn new(kind: Arc<Kind>, feed: Arc<Feed>) -> ResourceCache {
         ResourceCache {
             kind,
+            feed,
             state: RwLock::default(),
             groups: Groups::default(),
             chunk: Mutex::default(),

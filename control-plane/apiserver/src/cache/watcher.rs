@@ -24,7 +24,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::event::{Delivery, EventEncoder, WatchEvent};
 use super::resource::{Chunk, Window};
-use super::{Caches, Change, ChangeKind, Filter, ResourceCache};
+use super::{Change, ChangeKind, Filter, ResourceCache};
 
 /// The period of bookmarks of a watcher that wants them.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
@@ -49,7 +49,6 @@ pub struct WatcherOptions {
 
 /// The state of a watch.
 pub struct Watcher {
-    caches: Arc<Caches>,
     cache: Arc<ResourceCache>,
     filter: Filter,
     after: Revision,
@@ -72,7 +71,6 @@ pub struct Watcher {
 impl Watcher {
     /// Begins a watch. Fails with 410 if its start is older than the window.
     pub fn start(
-        caches: Arc<Caches>,
         cache: Arc<ResourceCache>,
         filter: Filter,
         options: WatcherOptions,
@@ -91,7 +89,6 @@ impl Watcher {
         let now = Instant::now();
         let mut watcher = Box::new(Watcher {
             generation: cache.generation(),
-            caches,
             cache,
             shares: options.plain && filter.is_everything(),
             filter,
@@ -226,7 +223,7 @@ impl Watcher {
     /// ended.
     fn collect(&mut self, upto: Revision) -> bool {
         if self.cache.generation() != self.generation {
-            self.pending.push_back(WatchEvent::Error(too_old(self.after, self.caches.revision())).into());
+            self.pending.push_back(WatchEvent::Error(too_old(self.after, self.cache.feed.revision())).into());
             self.ended = true;
             return true;
         }
@@ -249,7 +246,7 @@ impl Watcher {
     fn bookmark(&mut self) {
         self.next_bookmark = Instant::now() + BOOKMARK_PERIOD;
         // The progress is read before the window, so nothing up to it can still be missing below.
-        let revision = self.caches.revision();
+        let revision = self.cache.feed.revision();
         // A watch that begins in the future has no progress to report yet.
         if revision < self.after {
             return;

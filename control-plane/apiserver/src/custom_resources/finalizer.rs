@@ -125,7 +125,7 @@ async fn in_commits(registry: &Registry, mut deletions: Vec<Op>) -> Result<Vec<O
     let most = registry.store.max_ops() - 1;
     while deletions.len() > most {
         let rest = deletions.split_off(most);
-        registry.store.commit(deletions).await.map_err(store_status)?;
+        registry.commit_all(deletions).await.map_err(store_status)?;
         deletions = rest;
     }
     Ok(deletions)

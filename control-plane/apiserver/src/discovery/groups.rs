@@ -54,9 +54,9 @@ struct Version {
 }
 
 impl Version {
-    /// Returns whether a built-in kind has this version.
+    /// Returns whether a registered kind has this version.
     fn is_own(&self) -> bool {
-        self.kinds.iter().any(|kind| !kind.is_custom())
+        self.kinds.iter().any(|kind| kind.serving().is_registered)
     }
 }
 
@@ -197,7 +197,7 @@ fn group(
         });
         let versions = &mut groups[at].1;
         match versions.iter_mut().find(|v| v.version == kind.version) {
-            Some(version) if kind.is_custom() && version.is_own() => {}
+            Some(version) if !kind.serving().is_registered && version.is_own() => {}
             Some(version) => version.kinds.push(Arc::clone(kind)),
             None => {
                 versions.push(Version { version: kind.version.clone(), kinds: vec![Arc::clone(kind)], remote: None })
@@ -340,9 +340,10 @@ fn aggregate<'a>(groups: impl Iterator<Item = &'a (String, Vec<Version>)>) -> Va
 fn aggregated_resource(kind: &Kind) -> Value {
     let response_kind =
         |group: &str, version: &str, name: &str| json!({ "group": group, "version": version, "kind": name });
-    // A built-in kind leaves out the group and version that are those of the document.
-    let (own_group, own_version) =
-        if kind.is_custom() { (kind.group.as_str(), kind.version.as_str()) } else { ("", "") };
+    let (own_group, own_version) = match kind.serving().repeats_version {
+        true => (kind.group.as_str(), kind.version.as_str()),
+        false => ("", ""),
+    };
     let scope = if kind.namespaced { "Namespaced" } else { "Cluster" };
     let mut entry = json!({
         "resource": kind.plural, "responseKind": response_kind(own_group, own_version, &kind.kind), "scope": scope,

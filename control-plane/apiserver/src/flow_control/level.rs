@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::allocation::Demand;
 use super::queues::{Queues, Waiting};
+use crate::metrics::WAIT_SECONDS;
 
 /// The settings of a PriorityLevelConfiguration.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,9 +104,6 @@ pub struct Counts {
     pub served: Waits,
     pub unserved: Waits,
 }
-
-/// The buckets of wait durations, in seconds.
-pub const WAIT_SECONDS: [f64; 13] = [0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0];
 
 /// A histogram of wait durations: a count for each bucket, and the sum.
 #[derive(Clone, Default)]

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use corten_meta::metrics::number;
+use corten_meta::metrics::Family;
 
 use super::Exposition;
 
@@ -38,36 +38,29 @@ impl<const N: usize, const PARTS: u64> Histogram<N, PARTS> {
         within + self.beyond.load(Ordering::Relaxed)
     }
 
-    /// Writes the samples of a histogram family.
-    pub fn render(&self, out: &mut Exposition, name: &str, labels: &[(&str, &str)], bounds: &[f64]) {
-        let bucket = format!("{name}_bucket");
-        let mut total = 0;
-        let beyond = std::iter::once((&self.beyond, "+Inf".to_owned()));
-        let within = self.buckets.iter().zip(bounds.iter().map(|bound| number(*bound)));
-        for (count, bound) in within.chain(beyond) {
-            total += count.load(Ordering::Relaxed);
-            let mut labels = labels.to_vec();
-            labels.push(("le", &bound));
-            out.sample(&bucket, &labels, total as f64);
-        }
-        out.sample(&format!("{name}_sum"), labels, self.sum.load(Ordering::Relaxed) as f64 / PARTS as f64);
-        out.sample(&format!("{name}_count"), labels, total as f64);
+    /// Writes one series of a histogram family, whose bounds are those that values were counted with.
+    pub fn render(&self, out: &mut Exposition, family: &Family, labels: &[&str]) {
+        let counts = self.buckets.iter().chain([&self.beyond]).map(|count| count.load(Ordering::Relaxed));
+        out.histogram(family, labels, counts, self.sum.load(Ordering::Relaxed) as f64 / PARTS as f64);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use corten_meta::metrics::Kind;
+
     use super::*;
 
     #[test]
     fn buckets_are_cumulative_and_include_their_bound() {
         const BOUNDS: &[f64] = &[1.0, 2.0];
+        static FAMILY: Family = Family { name: "h", kind: Kind::Histogram(BOUNDS), labels: &["a"], help: "Help." };
         let histogram: Histogram<2> = Histogram::default();
         for value in [0.5, 1.0, 1.5, 9.0] {
             histogram.observe(value, BOUNDS);
         }
         let mut out = Exposition::default();
-        histogram.render(&mut out, "h", &[("a", "b")], BOUNDS);
+        histogram.render(&mut out, &FAMILY, &["b"]);
         let expected = "h_bucket{a=\"b\",le=\"1\"} 2\nh_bucket{a=\"b\",le=\"2\"} 3\nh_bucket{a=\"b\",le=\"+Inf\"} 4\n\
                         h_sum{a=\"b\"} 12\nh_count{a=\"b\"} 4\n";
         assert_eq!(out.finish(), expected);

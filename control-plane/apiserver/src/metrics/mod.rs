@@ -4,6 +4,7 @@
 //! the table of resources and never from a client's input, so that the number of series is bounded.
 
 mod access;
+pub mod families;
 mod histogram;
 pub mod process;
 mod requests;
@@ -14,34 +15,11 @@ use std::sync::atomic::AtomicU64;
 pub use access::*;
 pub use corten_meta::metrics::Exposition;
 use corten_meta::metrics::{HealthChecks, Registry};
+pub use families::*;
 pub use histogram::Histogram;
 pub use process::{render as process_metrics, started as process_started};
 pub use requests::{Request, Requests};
-pub use watches::{SIZES as EVENT_SIZES, WatchSeries};
-
-/// The bounds of upstream's request durations, in seconds.
-pub const SECONDS: &[f64] = &[
-    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
-    45.0, 60.0,
-];
-
-/// The bounds of the remaining lifetime of certificates, in seconds: from half an hour to a year.
-pub const CERTIFICATE_SECONDS: &[f64] = &[
-    0.0,
-    1800.0,
-    3600.0,
-    7200.0,
-    21600.0,
-    43200.0,
-    86400.0,
-    172_800.0,
-    345_600.0,
-    604_800.0,
-    2_592_000.0,
-    7_776_000.0,
-    15_552_000.0,
-    31_104_000.0,
-];
+pub use watches::WatchSeries;
 
 /// All counters and histograms; gauges are read when they are rendered.
 #[derive(Default)]

@@ -1,26 +1,38 @@
 //! The resource use of the process, as every Prometheus client library reports it.
 
-use super::Exposition;
+use corten_meta::metrics::{Exposition, families};
+
+families! {
+    CPU = Counter "process_cpu_seconds_total" [], "User and system CPU time in seconds.";
+    MAX_FDS = Gauge "process_max_fds" [], "The maximum number of open file descriptors.";
+    RECEIVED = Counter "process_network_receive_bytes_total" [], "Bytes received over the network.";
+    SENT = Counter "process_network_transmit_bytes_total" [], "Bytes sent over the network.";
+    OPEN_FDS = Gauge "process_open_fds" [], "The number of open file descriptors.";
+    RESIDENT = Gauge "process_resident_memory_bytes" [], "Resident memory in bytes.";
+    STARTED = Gauge "process_start_time_seconds" [], "The start time of the process, in Unix seconds.";
+    VIRTUAL_MEMORY = Gauge "process_virtual_memory_bytes" [], "Virtual memory in bytes.";
+    MAX_VIRTUAL_MEMORY = Gauge "process_virtual_memory_max_bytes" [],
+        "The maximum virtual memory in bytes; -1 is unlimited.";
+}
 
 /// Writes the families of this process.
 pub fn render(out: &mut Exposition) {
-    let mut gauge = |name: &str, kind: &str, help: &str, value: Option<f64>| {
-        if let Some(value) = value {
-            out.family(name, kind, help);
-            out.sample(name, &[], value);
-        }
-    };
     let usage = Usage::read();
-    gauge("process_cpu_seconds_total", "counter", "User and system CPU time in seconds.", usage.cpu_seconds);
-    gauge("process_max_fds", "gauge", "The maximum number of open file descriptors.", usage.max_fds);
-    gauge("process_network_receive_bytes_total", "counter", "Bytes received over the network.", usage.received);
-    gauge("process_network_transmit_bytes_total", "counter", "Bytes sent over the network.", usage.sent);
-    gauge("process_open_fds", "gauge", "The number of open file descriptors.", usage.open_fds);
-    gauge("process_resident_memory_bytes", "gauge", "Resident memory in bytes.", usage.resident);
-    gauge("process_start_time_seconds", "gauge", "The start time of the process, in Unix seconds.", usage.started);
-    gauge("process_virtual_memory_bytes", "gauge", "Virtual memory in bytes.", usage.virtual_memory);
-    let help = "The maximum virtual memory in bytes; -1 is unlimited.";
-    gauge("process_virtual_memory_max_bytes", "gauge", help, usage.max_virtual_memory);
+    for (family, value) in [
+        (&CPU, usage.cpu_seconds),
+        (&MAX_FDS, usage.max_fds),
+        (&RECEIVED, usage.received),
+        (&SENT, usage.sent),
+        (&OPEN_FDS, usage.open_fds),
+        (&RESIDENT, usage.resident),
+        (&STARTED, usage.started),
+        (&VIRTUAL_MEMORY, usage.virtual_memory),
+        (&MAX_VIRTUAL_MEMORY, usage.max_virtual_memory),
+    ] {
+        if let Some(value) = value {
+            out.single(family, value);
+        }
+    }
 }
 
 /// Returns the start time of the process, in Unix seconds.

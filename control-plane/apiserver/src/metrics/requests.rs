@@ -8,16 +8,12 @@ use std::time::Duration;
 use corten_api::Kind;
 use http::{HeaderMap, Method};
 
-use super::{Exposition, Histogram, SECONDS};
+use super::families::*;
+use super::{Exposition, Histogram};
 use crate::negotiation::media_type;
 use crate::request::RequestInfo;
 use crate::verb::Verb;
 
-/// The bounds of request durations for the SLI, which leaves out dry runs.
-const SLI_SECONDS: &[f64] =
-    &[0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0];
-/// The bounds of response sizes, in bytes.
-const SIZES: &[f64] = &[1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
 /// Subresources that connect the client with another server.
 const CONNECTS: &[&str] = &["log", "exec", "portforward", "attach", "proxy"];
 
@@ -31,7 +27,7 @@ pub struct Series {
     codes: Mutex<BTreeMap<u16, u64>>,
     durations: Histogram<{ SECONDS.len() }>,
     sli: Histogram<{ SLI_SECONDS.len() }>,
-    sizes: Histogram<{ SIZES.len() }>,
+    sizes: Histogram<{ RESPONSE_BYTES.len() }>,
     long_running: AtomicI64,
 }
 
@@ -78,38 +74,32 @@ impl Requests {
         let mut series: Vec<(&String, &Arc<Series>)> = all.iter().collect();
         series.sort_unstable_by_key(|(key, _)| *key);
         let series: Vec<&Series> = series.into_iter().map(|(_, series)| series.as_ref()).collect();
-        let name = "apiserver_request_total";
-        out.family(name, "counter", "The number of requests, by verb, resource and code of the response.");
+        out.family(&REQUESTS);
         for one in &series {
             for (code, count) in one.codes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).iter() {
                 let code = code.to_string();
-                let mut labels = vec![("code", code.as_str())];
+                let mut labels = vec![code.as_str()];
                 labels.extend(one.labels.with_dry_run());
-                out.sample(name, &labels, *count as f64);
+                out.sample(&REQUESTS, &labels, *count as f64);
             }
         }
-        let name = "apiserver_request_duration_seconds";
-        out.family(name, "histogram", "The duration of requests, by verb and resource.");
-        let counted = |one: &&&Series| one.durations.count() > 0;
-        for one in series.iter().filter(counted) {
-            one.durations.render(out, name, &one.labels.with_dry_run(), SECONDS);
+        out.family(&REQUEST_SECONDS);
+        for one in series.iter().filter(|one| one.durations.count() > 0) {
+            one.durations.render(out, &REQUEST_SECONDS, &one.labels.with_dry_run());
         }
-        let name = "apiserver_request_sli_duration_seconds";
-        out.family(name, "histogram", "The duration of requests that are no dry runs, by verb and resource.");
+        out.family(&REQUEST_SLI_SECONDS);
         for one in series.iter().filter(|one| one.sli.count() > 0) {
-            one.sli.render(out, name, &one.labels.plain(), SLI_SECONDS);
+            one.sli.render(out, &REQUEST_SLI_SECONDS, &one.labels.plain());
         }
-        let name = "apiserver_response_sizes";
-        out.family(name, "histogram", "The bytes of responses to read requests, by resource.");
+        out.family(&RESPONSE_SIZES);
         for one in series.iter().filter(|one| one.sizes.count() > 0) {
-            one.sizes.render(out, name, &one.labels.plain(), SIZES);
+            one.sizes.render(out, &RESPONSE_SIZES, &one.labels.plain());
         }
-        let name = "apiserver_longrunning_requests";
-        out.family(name, "gauge", "The number of open watches and other long-running requests, by resource.");
+        out.family(&LONG_RUNNING);
         for one in &series {
             let count = one.long_running.load(Ordering::Relaxed);
             if count > 0 || one.labels.is_long_running() {
-                out.sample(name, &one.labels.plain(), count as f64);
+                out.sample(&LONG_RUNNING, &one.labels.plain(), count as f64);
             }
         }
     }
@@ -138,13 +128,13 @@ impl Series {
             self.sli.observe(took.as_secs_f64(), SLI_SECONDS);
         }
         if let Some(size) = size.filter(|_| matches!(self.labels.verb, "GET" | "LIST")) {
-            self.sizes.observe(size as f64, SIZES);
+            self.sizes.observe(size as f64, RESPONSE_BYTES);
         }
     }
 
     /// Returns the values of the labels, in the order of their names.
     pub fn values(&self) -> Vec<&str> {
-        self.labels.plain().into_iter().map(|(_, value)| value).collect()
+        self.labels.plain()
     }
 
     /// Counts a long-running request as open until the guard is dropped.
@@ -168,22 +158,15 @@ impl Labels {
         matches!(self.verb, "WATCH" | "CONNECT")
     }
 
-    /// Returns the labels in the order of their names.
-    fn plain(&self) -> Vec<(&'static str, &str)> {
-        vec![
-            ("component", "apiserver"),
-            ("group", &self.group),
-            ("resource", &self.resource),
-            ("scope", self.scope),
-            ("subresource", &self.subresource),
-            ("verb", self.verb),
-            ("version", &self.version),
-        ]
+    /// Returns the values of the labels, in the order of the labels' names: component, group, resource, scope,
+    /// subresource, verb, version.
+    fn plain(&self) -> Vec<&str> {
+        vec!["apiserver", &self.group, &self.resource, self.scope, &self.subresource, self.verb, &self.version]
     }
 
-    fn with_dry_run(&self) -> Vec<(&'static str, &str)> {
+    fn with_dry_run(&self) -> Vec<&str> {
         let mut labels = self.plain();
-        labels.insert(1, ("dry_run", self.dry_run));
+        labels.insert(1, self.dry_run);
         labels
     }
 }

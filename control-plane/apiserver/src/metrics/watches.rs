@@ -2,16 +2,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Histogram;
-
-/// The bounds of the sizes of events, in bytes.
-pub const SIZES: &[f64] = &[1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131072.0];
+use super::{EVENT_SIZES, Histogram};
 
 /// The metrics of the watches of one resource.
 #[derive(Default)]
 pub struct WatchSeries {
     pub events: AtomicU64,
-    pub sizes: Histogram<{ SIZES.len() }>,
+    pub sizes: Histogram<{ EVENT_SIZES.len() }>,
 }
 
 impl WatchSeries {
@@ -34,19 +31,19 @@ impl WatchSeries {
     fn add(&self, run: Option<(usize, u64, usize)>) {
         if let Some((size, count, sum)) = run {
             self.events.fetch_add(count, Ordering::Relaxed);
-            self.sizes.add(size as f64, count, sum as f64, SIZES);
+            self.sizes.add(size as f64, count, sum as f64, EVENT_SIZES);
         }
     }
 }
 
 fn bucket(size: usize) -> usize {
-    SIZES.partition_point(|bound| *bound < size as f64)
+    EVENT_SIZES.partition_point(|bound| *bound < size as f64)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::Exposition;
+    use crate::metrics::{Exposition, WATCH_EVENT_SIZES};
 
     #[test]
     fn events_that_are_sent_together_count_one_by_one() {
@@ -56,9 +53,9 @@ mod tests {
         assert_eq!(series.events.load(Ordering::Relaxed), 5);
         assert_eq!(series.sizes.count(), 5);
         let mut out = Exposition::default();
-        series.sizes.render(&mut out, "s", &[], SIZES);
+        series.sizes.render(&mut out, &WATCH_EVENT_SIZES, &[]);
         let text = out.finish();
-        assert!(text.starts_with("s_bucket{le=\"1024\"} 3\n"), "{text}");
-        assert!(text.contains("s_bucket{le=\"131072\"} 4\n"), "{text}");
+        assert!(text.starts_with("apiserver_watch_events_sizes_bucket{le=\"1024\"} 3\n"), "{text}");
+        assert!(text.contains("apiserver_watch_events_sizes_bucket{le=\"131072\"} 4\n"), "{text}");
     }
 }

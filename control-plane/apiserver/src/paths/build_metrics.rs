@@ -3,6 +3,7 @@
 use super::version::version;
 use crate::config::Config;
 use crate::metrics::Exposition;
+use crate::metrics::families::*;
 
 /// The features of upstream's API server and their stages there; features that are GA have none.
 const FEATURES: &[(&str, &str)] = &[
@@ -46,67 +47,43 @@ pub fn render(out: &mut Exposition, config: &Config) {
     let before = minor.parse::<u32>().unwrap_or(1).saturating_sub(1);
     let api = format!("{major}.{minor}");
     let compatible = format!("{major}.{before}");
-    let labels = [("binary", api.as_str()), ("component", "kube"), ("emulation", &api), ("min_compat", &compatible)];
-    out.family("version_info", "gauge", "The versions that this server is compatible with; always 1.");
-    out.sample("version_info", &labels, 1.0);
-    let name = "kubernetes_feature_enabled";
-    out.family(name, "gauge", "Whether a feature is enabled.");
+    out.family(&VERSION_INFO);
+    out.sample(&VERSION_INFO, &[&api, "kube", &api, &compatible], 1.0);
+    out.family(&FEATURES_ENABLED);
     for (feature, stage) in FEATURES {
         let is_there = !OFF.contains(feature);
-        out.sample(name, &[("name", feature), ("stage", stage)], f64::from(u8::from(is_there)));
+        out.sample(&FEATURES_ENABLED, &[feature, stage], f64::from(u8::from(is_there)));
     }
 }
 
 fn build_info(out: &mut Exposition, config: &Config) {
     let version = version(config);
     let text = |key: &str| version[key].as_str().unwrap_or_default().to_owned();
-    let labels = [
-        ("build_date", text("buildDate")),
-        ("compiler", text("compiler")),
-        ("git_commit", text("gitCommit")),
-        ("git_tree_state", text("gitTreeState")),
-        ("git_version", text("gitVersion")),
-        ("go_version", text("goVersion")),
-        ("major", text("major")),
-        ("minor", text("minor")),
-        ("platform", text("platform")),
-    ];
-    let labels: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    out.family("kubernetes_build_info", "gauge", "The build of this server; always 1.");
-    out.sample("kubernetes_build_info", &labels, 1.0);
+    let values =
+        ["buildDate", "compiler", "gitCommit", "gitTreeState", "gitVersion", "goVersion", "major", "minor", "platform"]
+            .map(text);
+    let values = values.each_ref().map(String::as_str);
+    out.family(&BUILD_INFO);
+    out.sample(&BUILD_INFO, &values, 1.0);
 }
 
 /// Renders the metrics of declarative validation. Upstream writes each rule twice and counts the differences. Here each
 /// rule is written once, so these stay 0.
 fn validation(out: &mut Exposition) {
-    for (name, help) in [
-        (
-            "apiserver_validation_declarative_validation_mismatch_total",
-            "Results of declarative validation that differed from handwritten validation.",
-        ),
-        ("apiserver_validation_declarative_validation_panic_total", "Panics of declarative validation."),
-    ] {
-        out.family(name, "counter", help);
-        out.sample(name, &[], 0.0);
-    }
+    out.single(&VALIDATION_MISMATCHES, 0.0);
+    out.single(&VALIDATION_PANICS, 0.0);
 }
 
 /// Renders the number of families of an exposition, by stability level. None is hidden and none disabled.
 pub fn registered(exposition: &str) -> String {
     let mut out = Exposition::default();
-    let name = "registered_metrics_total";
-    out.family(name, "counter", "The number of metric families, by stability level.");
+    out.family(&REGISTERED_METRICS);
     for level in ["ALPHA", "BETA", "STABLE"] {
         let mark = format!(" [{level}] ");
         let count = exposition.lines().filter(|line| line.starts_with("# HELP ") && line.contains(&mark)).count();
-        out.sample(name, &[("deprecated_version", ""), ("stability_level", level)], count as f64);
+        out.sample(&REGISTERED_METRICS, &["", level], count as f64);
     }
-    for (name, help) in [
-        ("hidden_metrics_total", "The number of hidden metric families."),
-        ("disabled_metrics_total", "The number of disabled metric families."),
-    ] {
-        out.family(name, "counter", help);
-        out.sample(name, &[], 0.0);
-    }
+    out.single(&HIDDEN_METRICS, 0.0);
+    out.single(&DISABLED_METRICS, 0.0);
     out.finish()
 }

@@ -1,5 +1,7 @@
 //! `/livez`, `/readyz`, `/healthz`: the health checks of the server.
 
+use std::borrow::Cow;
+
 use corten_meta::quote::quote;
 use corten_store::Health as StoreHealth;
 use http::StatusCode;
@@ -14,6 +16,9 @@ use crate::server::Server;
 const ETCD: &str = "etcd";
 /// The check that the store takes writes.
 const ETCD_READINESS: &str = "etcd-readiness";
+/// The same checks of a store of its own for some resources, by its number.
+const ETCD_OVERRIDE: &str = "etcd-override-";
+const ETCD_OVERRIDE_READINESS: &str = "etcd-override-readiness-";
 /// The check of KMS plugins; it exists only if there are some.
 const KMS: &str = "kms-providers";
 
@@ -101,7 +106,7 @@ pub fn serve(server: &Server, context: &Context) -> Option<Reply> {
         return Some(response::page_not_found());
     };
     // Upstream counts only the checks of a whole endpoint.
-    Some(match check(server, name) {
+    Some(match check(server, &name) {
         Ok(()) => response::full(StatusCode::OK, "text/plain; charset=utf-8", "ok".into()),
         Err(why) => response::text(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {why}\n")),
     })
@@ -115,14 +120,25 @@ pub fn paths(server: &Server) -> impl Iterator<Item = String> {
     })
 }
 
-/// Returns the checks that this server has.
-fn checks(server: &Server) -> impl Iterator<Item = &'static (&'static str, Endpoints)> {
+/// Returns the checks that this server has. A store of its own for some resources has two, as in upstream.
+fn checks(server: &Server) -> impl Iterator<Item = (Cow<'static, str>, Endpoints)> {
     let has_plugins = server.core.registry.transformer.health().is_some();
     let has_identity = server.core.config.hostname.is_some();
-    CHECKS.iter().filter(move |(name, _)| match *name {
+    let overrides = server.core.registry.caches.feeds().len() - 1;
+    let is_there = move |name: &str| match name {
         KMS => has_plugins,
         name => has_identity || !IDENTITY.contains(&name),
-    })
+    };
+    let with_overrides = move |&(name, endpoints): &(&'static str, Endpoints)| {
+        let count = if name == ETCD_READINESS { overrides } else { 0 };
+        let of_stores = (0..count).flat_map(|number| {
+            let health = (Cow::Owned(format!("{ETCD_OVERRIDE}{number}")), Endpoints::All);
+            let readiness = (Cow::Owned(format!("{ETCD_OVERRIDE_READINESS}{number}")), Endpoints::Readiness);
+            [health, readiness]
+        });
+        std::iter::once((Cow::Borrowed(name), endpoints)).chain(of_stores)
+    };
+    CHECKS.iter().filter(move |(name, _)| is_there(name)).flat_map(with_overrides)
 }
 
 /// Runs a check, and counts its result.
@@ -135,19 +151,27 @@ fn counted(server: &Server, endpoint: &str, name: &str) -> Result<(), String> {
 fn check(server: &Server, name: &str) -> Result<(), String> {
     match name {
         KMS => server.core.registry.transformer.health().unwrap_or(Ok(())),
-        ETCD => store(server, false),
-        ETCD_READINESS => store(server, true),
+        ETCD => store(server, 0, false),
+        ETCD_READINESS => store(server, 0, true),
         "shutdown" if server.core.stopping.is_cancelled() => Err("process is shutting down".to_owned()),
         n if (n.starts_with("poststarthook/") || n == "autoregister-completion") && !server.health.is_ready() => {
             Err("not finished".to_owned())
         }
-        _ => Ok(()),
+        name => override_of(name).map_or(Ok(()), |(number, is_readiness)| store(server, number + 1, is_readiness)),
     }
 }
 
-/// Returns why the store takes no writes; a failure that may recover is an error only for readiness.
-fn store(server: &Server, is_readiness: bool) -> Result<(), String> {
-    match server.core.registry.store.health() {
+/// Returns the number of the store that a check is of, and whether it is one of readiness.
+fn override_of(name: &str) -> Option<(usize, bool)> {
+    let readiness = name.strip_prefix(ETCD_OVERRIDE_READINESS);
+    let number = readiness.or_else(|| name.strip_prefix(ETCD_OVERRIDE))?.parse().ok()?;
+    Some((number, readiness.is_some()))
+}
+
+/// Returns why a store takes no writes; a failure that may recover is an error only for readiness.
+fn store(server: &Server, number: usize, is_readiness: bool) -> Result<(), String> {
+    let Some(feed) = server.core.registry.caches.feeds().get(number) else { return Ok(()) };
+    match feed.store.health() {
         StoreHealth::Broken { reason } => Err(format!("the store takes no more writes: {reason}")),
         StoreHealth::Failing { reason } if is_readiness => Err(format!("the store takes no writes: {reason}")),
         _ => Ok(()),
@@ -160,8 +184,9 @@ fn all(server: &Server, context: &Context, endpoint: &str) -> Reply {
     let mut lines = String::new();
     let mut failed = false;
     for (name, _) in checks(server).filter(|(_, endpoints)| endpoints.include(endpoint)) {
-        if excluded.contains(name) {
-            excluded.retain(|other| other != name);
+        let name = &*name;
+        if excluded.contains(&name) {
+            excluded.retain(|other| *other != name);
             lines.push_str(&format!("[+]{name} excluded: ok\n"));
             continue;
         }

@@ -121,14 +121,13 @@ fn no_document() -> Reply {
     response::full(StatusCode::NOT_FOUND, "text/plain", bytes::Bytes::new())
 }
 
-/// Returns whether the path is below a built-in group or `/version`, which answer an unknown path with a Status.
+/// Returns whether the path is below a registered group or `/version`, which answer an unknown path with a Status.
 fn is_in_api(server: &Server, path: &str) -> bool {
     let mut parts = path.strip_prefix('/').unwrap_or(path).split('/');
     match (parts.next(), parts.next(), parts.next()) {
         (Some("api" | "version"), Some(_), _) => true,
         (Some("apis"), Some(group), Some(_)) => {
-            !group.is_empty()
-                && server.core.registry.resources().ordered.iter().any(|r| r.kind.group == group && !r.kind.is_custom())
+            !group.is_empty() && server.core.registry.resources().has_registered_group(group)
         }
         _ => false,
     }

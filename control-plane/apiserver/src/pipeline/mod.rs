@@ -106,16 +106,14 @@ impl Server {
     /// Returns whether the path is fixed at the start: groups and custom resources are added and removed later.
     fn is_routed(&self, info: &RequestInfo, resource: Option<&Resource>) -> bool {
         if let Some(resource) = resource {
-            return !resource.kind.is_custom();
+            return resource.kind.serving().is_registered;
         }
         let mut parts = info.path.trim_matches('/').split('/');
         match (parts.next(), parts.next(), parts.next()) {
             // The group of APIServices, by which groups are registered, is itself routed.
             (Some("apis"), Some("apiregistration.k8s.io"), None) => true,
             (Some("apis"), _, None) => false,
-            (Some("apis"), Some(group), Some(_)) => {
-                self.core.registry.resources().ordered.iter().any(|r| r.kind.group == group && !r.kind.is_custom())
-            }
+            (Some("apis"), Some(group), Some(_)) => self.core.registry.resources().has_registered_group(group),
             _ => true,
         }
     }

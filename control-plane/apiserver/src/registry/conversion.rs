@@ -57,7 +57,7 @@ impl Resource {
     /// Returns whether this is a built-in version that is converted to the storage version and back. A field of one
     /// part of the object may affect another part on that way.
     pub fn is_built_in_spoke(&self) -> bool {
-        self.is_spoke() && !self.kind.is_custom()
+        self.is_spoke() && self.kind.serving().has_conversions
     }
 
     /// Returns whether an object is stored as it would be written now: in the storage version, and with today's schema.
@@ -69,7 +69,7 @@ impl Resource {
     /// Returns whether an unchanged object would also be stored unchanged: the version of the write may lack fields of
     /// the stored one.
     pub async fn stays_as_stored(&self, value: &Value, current: &Object) -> Result<bool, Status> {
-        match self.is_spoke() && self.kind.is_custom() {
+        match self.is_spoke() && !self.kind.serving().is_stored_with_defaults {
             true => Ok(self.stored_object(value.clone()).await?.bytes == current.bytes),
             false => Ok(self.is_stored_as_now(current)),
         }
@@ -185,7 +185,7 @@ impl Resource {
 
     /// Returns an object of this version as it is read after it was stored: the storage version has other defaults.
     pub async fn as_read_again(&self, value: Value) -> Result<Value, Status> {
-        if !self.is_spoke() || !self.kind.is_custom() {
+        if !self.is_spoke() || self.kind.serving().is_stored_with_defaults {
             return Ok(value);
         }
         let hub = &self.storage()?.hub;
@@ -220,7 +220,7 @@ impl Resource {
         let hub = &self.storage()?.hub;
         let mut value = self.to_stored(value, hub).await?;
         let mut object = Object::from_value(&value, 0).map_err(|e| Status::internal(e.to_string()))?;
-        if self.is_spoke() && self.kind.is_custom() {
+        if self.is_spoke() && !self.kind.serving().is_stored_with_defaults {
             hub.default(&mut value);
             if corten_meta::encode_object(&value) != object.bytes {
                 object.bytes = [&object.bytes, [INCOMPLETE].as_slice()].concat().into();
@@ -240,8 +240,7 @@ impl Resource {
         self.kind.behaviour.to_stored(&mut value);
         value["apiVersion"] = hub.api_version().into();
         hub.behaviour.prune(&mut value);
-        // A custom resource gets the defaults of the storage version when it is read in it.
-        if !hub.is_custom() {
+        if hub.serving().is_stored_with_defaults {
             hub.default(&mut value);
         }
         hub.settle(&mut value);

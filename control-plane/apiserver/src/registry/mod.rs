@@ -9,6 +9,7 @@ pub mod conversion_webhook;
 mod lease;
 pub mod request_conversions;
 mod resource;
+mod stores;
 mod table;
 mod unserved;
 
@@ -23,7 +24,7 @@ use corten_meta::{Object, Status, Value, names};
 use corten_store::{Entry, Expect, NO_LEASE, Op, Outcome, Range, Revision, Store};
 use tokio_util::sync::CancellationToken;
 
-use crate::cache::{Caches, PendingHeader, ResourceCache, Sources};
+use crate::cache::{Caches, Feed, PendingHeader, ResourceCache, Sources};
 use crate::config::Config;
 use crate::encryption::Transformer;
 use crate::error::Error;
@@ -34,6 +35,7 @@ use crate::storage_format::{Root, StorageFormat};
 use crate::tasks::Tasks;
 use lease::EventLease;
 pub use resource::{Resource, Stored};
+pub use stores::{StoreOverride, Stores};
 pub use table::Resources;
 use table::{hubs, table};
 pub use unserved::Unserved;
@@ -75,7 +77,7 @@ const EXPIRING_PREFIX: &str = "/registry/events";
 
 impl Registry {
     pub async fn start(
-        store: Arc<dyn Store>,
+        stores: Stores,
         kinds: &[Arc<Kind>],
         transformer: Arc<Transformer>,
         config: &Config,
@@ -83,9 +85,12 @@ impl Registry {
     ) -> Result<Registry, Error> {
         let hubs = hubs(kinds);
         let shutdown = tasks.shutdown.clone();
+        let overrides = stores.overridden_prefixes(kinds)?;
+        let store = stores.main;
         let format = StorageFormat::new(config.storage_media_type, store.is_shared(), kinds);
         let sources = Sources {
             store: Arc::clone(&store),
+            overrides,
             transformer: Arc::clone(&transformer),
             format: Arc::new(format),
             root: Root::new(&config.etcd_prefix),
@@ -145,9 +150,9 @@ impl Registry {
         self.resources.load().of_plural(&resource.kind.plural).iter().filter(beside).cloned().collect()
     }
 
-    /// Returns the built-in kinds that have a structural schema, as custom resources do.
+    /// Returns the built-in kinds that are served as custom resources are.
     pub fn built_in_custom(&self) -> impl Iterator<Item = &Arc<Kind>> {
-        self.built_in.iter().filter(|kind| kind.is_custom())
+        self.built_in.iter().filter(|kind| !kind.serving().is_registered)
     }
 
     /// Returns whether this is a built-in resource.
@@ -206,12 +211,12 @@ impl Registry {
         let stored = resource.storage()?;
         Self::check_key(stored, namespace, name)?;
         // Caches that have reached the store's revision have the same objects, already decoded.
-        if self.caches.is_fresh() {
+        if stored.cache.feed.is_fresh() {
             return Ok(stored.cache.stored(namespace, name));
         }
         let began = Instant::now();
         let key = Self::key(stored, namespace, name);
-        let (_, entry) = self.store.get(&key).await.map_err(store_status)?;
+        let (_, entry) = stored.store().get(&key).await.map_err(store_status)?;
         stored.cache.storage.observe(StorageOperation::Get, began);
         let Some(entry) = entry else { return Ok(None) };
         // Caches that are behind still have this very object nearly always.
@@ -240,23 +245,25 @@ impl Registry {
             return Ok(false);
         }
         let key = Self::key(stored, &object.header.namespace, &object.header.name);
-        let (_, entry) = self.store.get(&key).await.map_err(store_status)?;
+        let (_, entry) = stored.store().get(&key).await.map_err(store_status)?;
         let opened = entry.and_then(|entry| self.transformer.open(&stored.hub, &entry.key, &entry.value).ok());
         Ok(opened.is_some_and(|opened| opened.stale))
     }
 
     /// Returns whether an object has not been written since it was created.
     pub async fn is_first(&self, resource: &Resource, object: &Object) -> Result<bool, Status> {
-        let key = Self::key(resource.storage()?, &object.header.namespace, &object.header.name);
-        let (_, entry) = self.store.get(&key).await.map_err(store_status)?;
+        let stored = resource.storage()?;
+        let key = Self::key(stored, &object.header.namespace, &object.header.name);
+        let (_, entry) = stored.store().get(&key).await.map_err(store_status)?;
         Ok(entry.is_some_and(|entry| entry.version == 1))
     }
 
     /// Returns whether a namespace has no object of the resource in the store now.
     pub async fn is_empty(&self, resource: &Resource, namespace: &str) -> Result<bool, Status> {
-        let prefix = format!("{}/{namespace}/", resource.storage()?.key_prefix());
+        let stored = resource.storage()?;
+        let prefix = format!("{}/{namespace}/", stored.key_prefix());
         let range = Range::prefix(prefix.as_bytes()).keys_only().limit(1);
-        Ok(self.store.range(range).await.map_err(store_status)?.entries.is_empty())
+        Ok(stored.store().range(range).await.map_err(store_status)?.entries.is_empty())
     }
 
     /// Returns objects of a resource at a past revision, from `start` (a key inside the resource) on.
@@ -276,7 +283,7 @@ impl Registry {
             range = range.from(format!("{base}{start}"));
         }
         let began = Instant::now();
-        let result = self.store.range(range).await?;
+        let result = stored.store().range(range).await?;
         stored.cache.storage.observe(StorageOperation::List, began);
         let mut objects = Vec::with_capacity(result.entries.len());
         for entry in &result.entries {
@@ -316,7 +323,7 @@ impl Registry {
         let encoded = self.caches.format().encode(&stored.hub, bytes.clone());
         let sealed = self.transformer.seal(&stored.hub, &key, encoded).map_err(Status::internal)?;
         let lease = match stored.prefix == EXPIRING_PREFIX {
-            true => self.event_lease.get(&*self.store).await.map_err(store_status)?,
+            true => self.event_lease.get(stored.store()).await.map_err(store_status)?,
             false => NO_LEASE,
         };
         Ok((Op::Put { key, value: sealed, lease, expect }, bytes))
@@ -376,7 +383,7 @@ impl Registry {
         let (op, _) = self.put_encoded(stored, encoded, expect).await?;
         // An encrypted object, one in protobuf and one from another machine come back as other bytes.
         let is_open = !self.transformer.seals(&stored.hub)
-            && !self.store.is_shared()
+            && !stored.store().is_shared()
             && self.caches.format().is_canonical(&stored.hub);
         let pending = is_open.then(|| self.caches.written_headers.insert(&object.bytes, &object.header));
         match self.commit_put(resource, op, expect, companions).await? {
@@ -423,9 +430,31 @@ impl Registry {
         }
     }
 
+    /// Commits operations on keys of any store, and returns the outcome in the store of the first. Those of one store
+    /// happen together; the store of the first comes last, so that nothing refers to a companion that does not exist.
+    /// A companion whose object was then refused is found by the repair that upstream needs for all of them.
+    pub async fn commit_all(&self, ops: Vec<Op>) -> Result<Outcome, corten_store::Error> {
+        let [_, _, ..] = self.caches.feeds() else { return self.store.commit(ops).await };
+        let Some(first) = ops.first().map(|op| Arc::clone(self.caches.feed_of(op.key()))) else {
+            return self.store.commit(ops).await;
+        };
+        let is_of = |op: &Op, feed: &Arc<Feed>| Arc::ptr_eq(self.caches.feed_of(op.key()), feed);
+        for feed in self.caches.feeds().iter().filter(|feed| !Arc::ptr_eq(feed, &first)) {
+            let companions: Vec<Op> = ops.iter().filter(|op| is_of(op, feed)).cloned().collect();
+            if companions.is_empty() {
+                continue;
+            }
+            if let Outcome::Conflict { op, current, revision } = feed.store.commit(companions).await? {
+                // No companion is the first operation.
+                return Ok(Outcome::Conflict { op: op + 1, current, revision });
+            }
+        }
+        first.store.commit(ops.into_iter().filter(|op| is_of(op, &first)).collect()).await
+    }
+
     async fn commit(&self, resource: &Resource, operation: StorageOperation, ops: Vec<Op>) -> Result<Outcome, Status> {
         let began = Instant::now();
-        let outcome = self.store.commit(ops).await.map_err(store_status)?;
+        let outcome = self.commit_all(ops).await.map_err(store_status)?;
         resource.storage()?.cache.storage.observe(operation, began);
         Ok(outcome)
     }

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use corten_api::Kind;
 use corten_managed_fields::before_first;
 use corten_meta::{GroupKind, GroupResource, Status, Value};
+use corten_store::Store;
 use tokio_util::sync::CancellationToken;
 
 use super::conversion_cache::ConversionCache;
@@ -53,6 +54,11 @@ impl Stored {
     /// Returns the part that the keys of all objects begin with.
     pub fn key_prefix(&self) -> String {
         self.root.key(&self.prefix)
+    }
+
+    /// Returns the store that has the objects.
+    pub fn store(&self) -> &dyn Store {
+        &*self.cache.feed.store
     }
 
     /// Refuses a namespace that would change the path of a key. An empty one is all namespaces.

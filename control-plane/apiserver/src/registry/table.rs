@@ -27,6 +27,11 @@ impl Resources {
         self.by_plural.get(plural).map_or(&[], Vec::as_slice)
     }
 
+    /// Returns whether the group belongs to the server: one of its kinds has registered paths.
+    pub fn has_registered_group(&self, group: &str) -> bool {
+        self.ordered.iter().any(|resource| resource.kind.group == group && resource.kind.serving().is_registered)
+    }
+
     /// Returns the resource of this very kind: after a change of the CustomResourceDefinition it is another.
     pub(super) fn same(&self, kind: &Arc<Kind>) -> Option<&Arc<Resource>> {
         self.of_plural(&kind.plural).iter().find(|resource| Arc::ptr_eq(&resource.kind, kind))
@@ -53,8 +58,8 @@ pub(super) fn table(
 ) -> Result<Resources, Error> {
     let mut ordered = Vec::new();
     let mut versions: HashMap<(&str, &str), Vec<Arc<Kind>>> = HashMap::new();
-    // Built-in kinds have one storage version for ever, and their schema is in the table. A projection is no version.
-    let is_version = |kind: &Kind| kind.is_custom() && kind.behaviour.projection().is_none();
+    // Registered kinds have one storage version for ever, and their schema is in the table. A projection is no version.
+    let is_version = |kind: &Kind| !kind.serving().is_registered && kind.behaviour.projection().is_none();
     for kind in kinds.iter().filter(|kind| is_version(kind)) {
         versions.entry((&kind.group, &kind.plural)).or_default().push(Arc::clone(kind));
     }
@@ -84,9 +89,10 @@ pub(super) fn table(
             retired,
         }));
     }
-    // A built-in group belongs to the server: discovery lists custom resources in it, but no request reaches them.
-    let own: HashSet<&str> = kinds.iter().filter(|kind| !kind.is_custom()).map(|kind| kind.group.as_str()).collect();
-    let is_reached = |kind: &Kind| !kind.is_custom() || !own.contains(kind.group.as_str());
+    // A registered group belongs to the server: discovery lists custom resources in it, but no request reaches them.
+    let is_registered = |kind: &Kind| kind.serving().is_registered;
+    let own: HashSet<&str> = kinds.iter().filter(|kind| is_registered(kind)).map(|kind| kind.group.as_str()).collect();
+    let is_reached = |kind: &Kind| is_registered(kind) || !own.contains(kind.group.as_str());
     let mut by_plural: HashMap<String, Vec<Arc<Resource>>> = HashMap::new();
     for resource in ordered.iter().filter(|resource| is_reached(&resource.kind)) {
         by_plural.entry(resource.kind.plural.clone()).or_default().push(Arc::clone(resource));

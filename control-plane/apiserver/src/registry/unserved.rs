@@ -21,6 +21,11 @@ impl Unserved {
         Unserved { path: "/registry/ranges/servicenodeports", kind }
     }
 
+    /// Returns the addresses at which API servers reach each other, one key each.
+    pub fn peer_addresses() -> Unserved {
+        Unserved { path: "/registry/peerserverleases", kind: Kind::new("", "v1", "Endpoints", "apiServerPeerIPInfo") }
+    }
+
     /// Returns the addresses of the API servers, one key each.
     pub fn server_addresses() -> Unserved {
         Unserved { path: "/registry/masterleases", kind: Kind::new("", "v1", "Endpoints", "apiServerIPInfo") }

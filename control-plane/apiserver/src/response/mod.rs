@@ -152,7 +152,8 @@ pub fn list(accept: Accept, include: IncludeObject, kind: &Kind, objects: Vec<Ar
                 list_meta(kind, meta)
             );
             let mut reply = full(code, "application/json", Bytes::new());
-            *reply.body_mut() = Body::List(List { head: head.into_bytes(), objects, typed_items: kind.is_custom() });
+            *reply.body_mut() =
+                Body::List(List { head: head.into_bytes(), objects, typed_items: kind.serving().has_typed_items });
             reply
         }
         _ => {
@@ -167,18 +168,18 @@ pub fn list(accept: Accept, include: IncludeObject, kind: &Kind, objects: Vec<Ar
     }
 }
 
-/// Returns the metadata of a list: lists of custom resources always have a `continue`.
+/// Returns the metadata of a list.
 fn list_meta(kind: &Kind, meta: &ListMeta) -> Value {
     let mut value = meta.to_value();
-    if kind.is_custom() && meta.continue_token.is_empty() {
+    if kind.serving().has_empty_continue && meta.continue_token.is_empty() {
         value["continue"] = "".into();
     }
     value
 }
 
-/// Returns an object as an item of a list. Items of built-in kinds have no apiVersion and kind; the list has them.
+/// Returns an object as an item of a list: apiVersion and kind may be those of the list alone.
 fn item(kind: &Kind, mut object: Value) -> Value {
-    if let Some(fields) = object.as_object_mut().filter(|_| !kind.is_custom()) {
+    if let Some(fields) = object.as_object_mut().filter(|_| !kind.serving().has_typed_items) {
         fields.remove("apiVersion");
         fields.remove("kind");
     }
@@ -194,8 +195,10 @@ fn not_acceptable(accept: Accept, of: &str, is_list: bool) -> Reply {
 
 /// Returns the Go name of a kind's internal type, which has the storage version's group.
 fn type_of(kind: &Kind) -> String {
+    if let Some(go_type) = kind.serving().go_type {
+        return go_type.to_owned();
+    }
     match &kind.storage {
-        _ if kind.is_custom() => "unstructured.Unstructured".to_owned(),
         Storage::Stored { hub: Some((group, _)), .. } => go_type(group, &kind.kind),
         _ => go_type(&kind.group, &kind.kind),
     }

@@ -24,7 +24,7 @@ pub fn render(
         rows.sort_by_key(|row| row["cells"][column].as_i64());
     }
     let definitions = || kind.columns.iter().map(|c| column(kind, c)).collect::<Vec<Value>>();
-    let no_rows = rows.is_empty() && (kind.is_custom() || kind.is_plainly_shown());
+    let no_rows = rows.is_empty() && (kind.serving().has_null_rows || kind.is_plainly_shown());
     json!({
         "kind": "Table",
         "apiVersion": accept.meta_version(),

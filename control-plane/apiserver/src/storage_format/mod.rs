@@ -37,7 +37,7 @@ impl StorageFormat {
 
     /// Returns whether an object is stored as its canonical bytes.
     pub fn is_canonical(&self, kind: &Kind) -> bool {
-        self.media_type == StorageMediaType::Json || kind.is_custom()
+        self.media_type == StorageMediaType::Json || !kind.serving().has_field_numbers
     }
 
     /// Returns the stored form of an object.
@@ -57,8 +57,8 @@ impl StorageFormat {
         }
         let value = self.decode_value(kind, &stored)?;
         let mut object = Object::from_value(&self.current(kind, value), revision).map_err(|e| e.to_string())?;
-        // The marker of a custom resource that is stored without its defaults; upstream ends every object with it.
-        if kind.is_custom() && stored.last() == Some(&b'\n') {
+        // The marker of an object that is stored without its defaults; upstream ends every object with it.
+        if !kind.serving().is_stored_with_defaults && stored.last() == Some(&b'\n') {
             object.bytes = [&object.bytes, b"\n".as_slice()].concat().into();
         }
         Ok(object)
@@ -88,7 +88,7 @@ impl StorageFormat {
 
     /// Returns a stored object in the storage version, with its defaults; upstream too sets them when it reads.
     fn current(&self, kind: &Kind, mut value: Value) -> Value {
-        if kind.is_custom() {
+        if !kind.serving().is_stored_with_defaults {
             return value;
         }
         let stored_in = value["apiVersion"].as_str().unwrap_or_default();

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use corten_api::ScalePaths;
+use corten_api::{ScalePaths, ScaleServing};
 use corten_managed_fields::{Entry, Fields, Filter, Identity, Managers, Operation, Set, Type, Versions};
 use corten_meta::quote::quote;
 use corten_meta::{Object, Status, Value};
@@ -89,6 +89,10 @@ pub async fn serve(target: &Scope<'_>, bytes: &bytes::Bytes) -> Result<Reply, St
     Ok(response::object(context.accept, context.include_object(), StatusCode::OK, corten_api::scale_kind(), &scale))
 }
 
+fn serving(target: &Scope<'_>) -> &'static ScaleServing {
+    &target.resource.kind.serving().scale
+}
+
 async fn write(target: &Scope<'_>, paths: &ScalePaths, transform: &Transform<'_>) -> Result<Arc<Object>, Status> {
     let view = AsScale(target, paths);
     let change = Change::new(Part::Main, transform).owning(Ownership::Given).seen_as(&view);
@@ -105,7 +109,7 @@ impl View for AsScale<'_, '_> {
 
     fn take(&self, object: Value, shown: &Value) -> Result<Value, Status> {
         validate(self.0, &object, shown)?;
-        Ok(apply(self.1, self.0.resource.kind.is_custom(), &object, shown))
+        Ok(apply(self.0, self.1, &object, shown))
     }
 }
 
@@ -124,7 +128,7 @@ fn tracked(target: &Scope<'_>, paths: &ScalePaths, old: &Value, wanted: Value) -
     }
     check_replicas(paths, &wanted)?;
     validate(target, old, &wanted)?;
-    let mut new = apply(paths, target.resource.kind.is_custom(), old, &wanted);
+    let mut new = apply(target, paths, old, &wanted);
     if !before.is_empty() {
         set_managers(&mut new, to_parent(target, paths, before, managers));
     }
@@ -147,20 +151,20 @@ fn applied(target: &Scope<'_>, paths: &ScalePaths, old: &Value, patch: &Apply) -
     let before = managers_of(old);
     let mut scale = scale_to_change(target, paths, old);
     set_managers(&mut scale, to_scale(target, paths, &before));
-    let is_custom = target.resource.kind.is_custom();
-    if is_custom && managers_of(&scale).is_empty() {
+    let is_convertible = serving(target).is_convertible;
+    if !is_convertible && managers_of(&scale).is_empty() {
         return Err(unconvertible("failed to create manager for existing fields: failed to convert live object (/; "));
     }
     let first = corten_managed_fields::before_first(corten_api::scale_kind());
     let wanted = patch.apply_to(&ScaleVersion, &scale, &first, target)?;
-    if is_custom && !same_but_managers(&wanted, &scale) {
+    if !is_convertible && !same_but_managers(&wanted, &scale) {
         return Err(unconvertible(&format!("failed to convert new object ({}", patch.object_name())));
     }
     let wanted = checked_result(target, wanted, &SCALE)?;
     check_name(target, &wanted)?;
     check_replicas(paths, &wanted)?;
     validate(target, old, &wanted)?;
-    let mut new = apply(paths, is_custom, old, &wanted);
+    let mut new = apply(target, paths, old, &wanted);
     set_managers(&mut new, to_parent(target, paths, before, managers_of(&wanted)));
     Ok(new)
 }
@@ -253,7 +257,7 @@ impl Versions for ScaleVersion {
 /// Refuses an invalid scale, or one of another parent. The replicas of a custom resource are validated with the custom
 /// resource, and the rest of its scale is not; its only precondition is the resourceVersion.
 fn validate(target: &Scope<'_>, old: &Value, scale: &Value) -> Result<(), Status> {
-    if target.resource.kind.is_custom() {
+    if !serving(target).is_validated {
         return Ok(());
     }
     let uid = corten_meta::uid(scale);
@@ -278,16 +282,17 @@ fn validate(target: &Scope<'_>, old: &Value, scale: &Value) -> Result<(), Status
 }
 
 /// Returns the parent with the replicas of the scale.
-fn apply(paths: &ScalePaths, is_custom: bool, old: &Value, scale: &Value) -> Value {
+fn apply(target: &Scope<'_>, paths: &ScalePaths, old: &Value, scale: &Value) -> Value {
+    let serving = serving(target);
     let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
     let mut new = old.clone();
     corten_meta::set(&mut new, &pointer(&paths.spec_replicas), replicas.into());
     let version = corten_meta::resource_version(scale);
-    if !(version.is_empty() && is_custom) {
+    if !version.is_empty() || serving.clears_version {
         corten_meta::set(&mut new, "/metadata/resourceVersion", version.into());
     }
     let uid = corten_meta::uid(scale);
-    if !uid.is_empty() && !is_custom {
+    if !uid.is_empty() && serving.is_validated {
         corten_meta::set(&mut new, "/metadata/uid", uid.into());
     }
     new
@@ -295,7 +300,7 @@ fn apply(paths: &ScalePaths, is_custom: bool, old: &Value, scale: &Value) -> Val
 
 /// Returns whether a parent has replicas: built-in kinds have a default, a custom resource may have none.
 fn has_replicas(target: &Scope<'_>, paths: &ScalePaths, parent: &Value) -> bool {
-    !target.resource.kind.is_custom() || parent.pointer(&pointer(&paths.spec_replicas)).is_some_and(|n| !n.is_null())
+    serving(target).has_default || parent.pointer(&pointer(&paths.spec_replicas)).is_some_and(|n| !n.is_null())
 }
 
 /// Returns the scale of a parent that is about to change, which must set the replicas if the parent has none.

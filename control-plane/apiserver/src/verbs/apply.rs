@@ -57,10 +57,10 @@ fn refuse_misfits(errors: &[FormError], message: impl FnOnce(String) -> String) 
     Err(Status { code: 500, message: message(why), ..Status::default() })
 }
 
-/// The type of an apply's object.
+/// The type of an apply's object, and whether stored objects fit it.
 struct ObjectType<'a> {
     of: Type<'a>,
-    is_custom: bool,
+    fits: bool,
 }
 
 impl Apply {
@@ -169,7 +169,7 @@ impl Apply {
         let of = versions.type_of(&self.by.api_version).unwrap_or(Type::Deduced);
         let managers = managers_of(live);
         // The live object becomes the first manager's, if it has none, so it is checked first.
-        let live_type = ObjectType { of, is_custom: target.resource.kind.is_custom() };
+        let live_type = ObjectType { of, fits: target.resource.kind.serving().fits_its_type };
         if managers.is_empty() {
             self.check_live(&live_type, live, |about, why| {
                 let why = format!("failed to convert new object ({about}) to smd typed: {why}");
@@ -226,9 +226,8 @@ impl Apply {
         live: &Value,
         message: impl FnOnce(String, String) -> String,
     ) -> Result<(), Status> {
-        let is_custom = live_type.is_custom;
         let mut errors = corten_managed_fields::check(live_type.of, live);
-        errors.retain(|e| if is_custom { e.kind != Misfit::Duplicate } else { e.kind == Misfit::Unkeyed });
+        errors.retain(|e| if live_type.fits { e.kind == Misfit::Unkeyed } else { e.kind != Misfit::Duplicate });
         let about = || format!("{}/{}; {}", corten_meta::namespace(live), corten_meta::name(live), self.type_name());
         refuse_misfits(&errors, |why| message(about(), why))
     }

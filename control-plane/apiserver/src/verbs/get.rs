@@ -16,7 +16,7 @@ pub async fn get(target: &Scope<'_>) -> Result<Reply, Status> {
     check_export(&context.info.query)?;
     let requested =
         revision(&context.info.query).map_err(|e| Status { code: 500, message: e.to_string(), ..Status::default() })?;
-    registry.caches.reach(requested.unwrap_or(0)).await?;
+    target.resource.storage()?.cache.feed.reach(requested.unwrap_or(0)).await?;
     let object = target.shown(registry.get(target.resource, target.namespace, target.name).await?);
     Ok(response::object(context.accept, context.include_object(), StatusCode::OK, &target.resource.kind, &object))
 }

@@ -110,9 +110,10 @@ pub async fn list(target: &Scope<'_>) -> Result<Reply, Status> {
 
 /// Returns the page that the query requests, in the served version.
 pub async fn page(target: &Scope<'_>, ListOptions { limit, filter, .. }: ListOptions) -> Result<Page, Status> {
-    target.resource.storage()?.check_namespace(target.namespace, "")?;
+    let stored = target.resource.storage()?;
+    stored.check_namespace(target.namespace, "")?;
     let query = &target.context.info.query;
-    let caches = &target.core.registry.caches;
+    let feed = &stored.cache.feed;
     if let Some(token) = query.get("continue") {
         let from = Continue::parse(token)?;
         let limit = if query.get("resourceVersion") == Some("0") { 0 } else { limit };
@@ -121,7 +122,7 @@ pub async fn page(target: &Scope<'_>, ListOptions { limit, filter, .. }: ListOpt
         }
         return match from.revision {
             Some(revision) => past(target, &filter, limit, revision, Some(from.start)).await,
-            None => present(target, &filter, limit, caches.fresh().await?, Some(&from.start)).await,
+            None => present(target, &filter, limit, feed.fresh().await?, Some(&from.start)).await,
         };
     }
     let requested = revision(query).map_err(|e| Status::bad_request(format!("invalid resource version: {e}")))?;
@@ -139,9 +140,9 @@ pub async fn page(target: &Scope<'_>, ListOptions { limit, filter, .. }: ListOpt
     }
     let at_least = match requested {
         // Zero accepts any state, so the cache answers at once.
-        Some(0) => caches.revision(),
-        Some(revision) => caches.reach(revision).await?,
-        None => caches.fresh().await?,
+        Some(0) => feed.revision(),
+        Some(revision) => feed.reach(revision).await?,
+        None => feed.fresh().await?,
     };
     present(target, &filter, limit, at_least, None).await
 }

@@ -38,21 +38,21 @@ pub async fn watch(target: &Scope<'_>) -> Result<Reply, Status> {
         // No event is a list, so the stream ends before its first.
         return Ok(streamed(context.accept.format, Body::Stream(futures::stream::empty().boxed())));
     }
-    let caches = &target.core.registry.caches;
+    let feed = &stored.cache.feed;
     let began = Instant::now();
     let initial_events = initial_events(query);
     let bookmarks = query.flag("allowWatchBookmarks");
 
     let reached = match requested {
-        Some(0) => caches.revision(),
-        Some(revision) if initial_events == Some(true) => match caches.reach(revision).await {
+        Some(0) => feed.revision(),
+        Some(revision) if initial_events == Some(true) => match feed.reach(revision).await {
             Ok(reached) => reached,
             // The client gets the error as an event.
             Err(status) => return Ok(response::only_error(context.accept, &target.resource.kind, &status)),
         },
         // A future resourceVersion is allowed: then no event comes before it.
         Some(revision) => revision,
-        None => caches.fresh().await?,
+        None => feed.fresh().await?,
     };
     stored.check_namespace(target.namespace, "")?;
     target.resource.check_readable().await?;
@@ -79,7 +79,7 @@ pub async fn watch(target: &Scope<'_>) -> Result<Reply, Status> {
     let resource = Arc::clone(target.resource);
     let watched = if resource.is_selected_as_served() { filter.by_name() } else { filter.clone() };
     let end = resource.retired.clone();
-    let watcher = Watcher::start(Arc::clone(caches), Arc::clone(&stored.cache), watched, options, end)?;
+    let watcher = Watcher::start(Arc::clone(&stored.cache), watched, options, end)?;
     let source = if resource.is_selected_as_served() {
         let resource = Arc::clone(&resource);
         let filter = Arc::new(filter);

@@ -361,11 +361,9 @@ async fn requests_may_be_cancelled_at_once() {
     timeout(PATIENCE, answered).await.unwrap();
 }
 
-#[tokio::test]
-async fn a_server_that_stops_finishes_its_requests_and_begins_no_others() {
-    let listening = Listening::start().await;
+/// Begins a create whose body is still to come.
+async fn begin_create(listening: &Listening, body: &str) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
     let mut stream = listening.connect("http/1.1").await;
-    let body = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "late" } }).to_string();
     let head = format!(
         "POST {MAPS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
          expect: 100-continue\r\n\r\n",
@@ -374,15 +372,84 @@ async fn a_server_that_stops_finishes_its_requests_and_begins_no_others() {
     stream.write_all(head.as_bytes()).await.unwrap();
     let answer = read_until(&mut stream, |text| text.ends_with("\r\n\r\n")).await;
     assert!(answer.starts_with("HTTP/1.1 100 "), "{answer}");
+    stream
+}
+
+/// Sends a request on a connection of HTTP/1.1, and returns the response.
+async fn get(stream: &mut tokio_rustls::client::TlsStream<tokio::net::TcpStream>, path: &str) -> String {
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
+    read_until(stream, |text| text.contains("\r\n\r\n") && !text.ends_with("\r\n\r\n")).await
+}
+
+#[tokio::test]
+async fn a_server_that_stops_finishes_its_requests_and_sends_late_ones_elsewhere() {
+    let listening = Listening::start().await;
+    let body = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "late" } }).to_string();
+    let mut under_way = begin_create(&listening, &body).await;
+    let mut idle = listening.connect("http/1.1").await;
+    let mut http2 = listening.http2().await;
     listening.stop();
+    // New connections are taken, and their requests refused with the time after which to try again.
     let refused = async {
+        loop {
+            let mut stream = listening.connect("http/1.1").await;
+            let answer = get(&mut stream, "/version").await;
+            if answer.starts_with("HTTP/1.1 429 ") {
+                return answer;
+            }
+        }
+    };
+    let refused = timeout(PATIENCE, refused).await.unwrap();
+    assert!(refused.contains("Retry-After: 1\r\n") && refused.contains("Connection: close\r\n"), "{refused}");
+    assert!(refused.ends_with("\r\n\r\nThe apiserver is shutting down, please try again later.\n"), "{refused}");
+    let late = get(&mut idle, "/version").await;
+    assert!(late.starts_with("HTTP/1.1 429 ") && late.contains("Connection: close\r\n"), "{late}");
+    assert_eq!(read_until(&mut idle, |_| false).await, "", "the connection is closed");
+    let answer = http2.send_request(listening.request("GET", "/version", Bytes::new())).await.unwrap();
+    assert_eq!((answer.status().as_u16(), answer.headers()["retry-after"].as_bytes()), (429, &b"1"[..]));
+    drop(answer);
+    let goaway = async { while http2.ready().await.is_ok() && !http2.is_closed() {} };
+    timeout(PATIENCE, goaway).await.expect("GOAWAY closes the connection");
+    // Probes are answered to the end.
+    let mut probe = listening.connect("http/1.1").await;
+    assert!(get(&mut probe, "/livez").await.starts_with("HTTP/1.1 200 "));
+    let mut probe = listening.connect("http/1.1").await;
+    assert!(get(&mut probe, "/readyz").await.starts_with("HTTP/1.1 500 "));
+
+    under_way.write_all(body.as_bytes()).await.unwrap();
+    let answer = read_until(&mut under_way, |text| text.ends_with('\n') || text.ends_with('}')).await;
+    assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
+    let closed = async {
         while tokio::net::TcpStream::connect(listening.address).await.is_ok() {
             tokio::task::yield_now().await;
         }
     };
-    timeout(PATIENCE, refused).await.unwrap();
-    stream.write_all(body.as_bytes()).await.unwrap();
-    let answer = read_until(&mut stream, |text| text.ends_with('\n') || text.ends_with('}')).await;
+    timeout(PATIENCE, closed).await.expect("the listener is closed after the last request");
+}
+
+#[tokio::test]
+async fn watches_end_within_their_grace_period_while_requests_are_under_way() {
+    let grace = PATIENCE * 10;
+    let config = corten_apiserver::Config { shutdown_watch_termination_grace_period: grace, ..crate::server::config() };
+    let listening = Listening::with(config).await;
+    let body = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "late" } }).to_string();
+    let mut under_way = begin_create(&listening, &body).await;
+    let mut http2 = listening.http2().await;
+    let mut watches = Vec::new();
+    for _ in 0..3 {
+        let path = format!("{MAPS}?watch=1&resourceVersion=0&timeoutSeconds=3000");
+        let answer = http2.send_request(listening.request("GET", &path, Bytes::new())).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        watches.push(answer.into_body());
+    }
+    listening.stop();
+    for watch in watches {
+        let ended =
+            timeout(PATIENCE, http_body_util::BodyExt::collect(watch)).await.expect("the watch ends in its turn");
+        assert!(ended.is_ok(), "it ends as a watch does: {ended:?}");
+    }
+    under_way.write_all(body.as_bytes()).await.unwrap();
+    let answer = read_until(&mut under_way, |text| text.ends_with('\n') || text.ends_with('}')).await;
     assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
 }
 

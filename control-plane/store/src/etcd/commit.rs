@@ -69,7 +69,7 @@ impl Commit<'_> {
                 (Err(error), None) => return Err(error),
             };
             let mut client = KvClient::new(member.channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES);
-            match self.shared.members.attempt(member, ATTEMPT, client.txn(request.clone())).await {
+            match self.shared.members.attempt(&member, ATTEMPT, client.txn(request.clone())).await {
                 Ok(answer) => return self.decided(outcome(self.ops, answer), unknown.is_some()).await,
                 Err(Failure::Refused(refusal)) if unknown.is_none() => return Err(self.refused(refusal)),
                 Err(Failure::Refused(refusal)) => {

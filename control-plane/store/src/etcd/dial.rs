@@ -5,7 +5,7 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -36,12 +36,46 @@ pub(super) struct LastError(Arc<Mutex<Option<String>>>);
 
 impl LastError {
     pub fn get(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn set(&self, error: Option<String>) {
-        *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = error;
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = error;
     }
+}
+
+/// The TLS configuration of the next connections, which all members share. It may be replaced at any time: a renewed
+/// certificate is used by the next dial, and connections that are open stay.
+#[derive(Clone, Default)]
+pub(super) struct SharedTls(Arc<RwLock<Option<Arc<rustls::ClientConfig>>>>);
+
+impl SharedTls {
+    /// Makes the configuration of these PEM strings; without them only plain endpoints can be dialled.
+    pub fn new(files: Option<&Tls>) -> Result<SharedTls, Error> {
+        let shared = SharedTls::default();
+        if let Some(files) = files {
+            shared.set(files)?;
+        }
+        Ok(shared)
+    }
+
+    /// Replaces the configuration. Invalid PEM strings leave it as it was.
+    pub fn set(&self, files: &Tls) -> Result<(), Error> {
+        let config = tls(files)?;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(config);
+        Ok(())
+    }
+
+    fn get(&self) -> Option<Arc<rustls::ClientConfig>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The TLS of one member's connections.
+#[derive(Clone)]
+struct MemberTls {
+    configuration: SharedTls,
+    server_name: ServerName<'static>,
 }
 
 /// The address of a member.
@@ -55,7 +89,7 @@ enum Address {
 #[derive(Clone)]
 struct Dialer {
     address: Address,
-    tls: Option<(TlsConnector, ServerName<'static>)>,
+    tls: Option<MemberTls>,
     last: LastError,
 }
 
@@ -76,10 +110,9 @@ impl Dialer {
         };
         let socket = TcpStream::connect((host, port)).await?;
         socket.set_nodelay(true)?;
-        match &self.tls {
-            None => Ok(Box::new(socket)),
-            Some((connector, name)) => Ok(Box::new(connector.connect(name.clone(), socket).await?)),
-        }
+        let Some(tls) = &self.tls else { return Ok(Box::new(socket)) };
+        let configuration = tls.configuration.get().ok_or_else(|| io::Error::other("there is no TLS configuration"))?;
+        Ok(Box::new(TlsConnector::from(configuration).connect(tls.server_name.clone(), socket).await?))
     }
 }
 
@@ -98,13 +131,13 @@ impl Service<Uri> for Dialer {
 }
 
 /// Makes the channel of the member at `url`.
-pub(super) fn channel(url: &str, tls: Option<&Arc<rustls::ClientConfig>>) -> Result<(Channel, LastError), Error> {
+pub(super) fn channel(url: &str, tls: &SharedTls) -> Result<(Channel, LastError), Error> {
     let invalid = |why: &str| Error::Unsuitable { reason: format!("the etcd endpoint {url} is invalid: {why}").into() };
     let (address, is_tls) = parse(url).map_err(|why| invalid(&why))?;
-    let tls = match (&address, is_tls, tls) {
-        (Address::Tcp { host, .. }, true, Some(config)) => {
+    let tls = match (&address, is_tls, tls.get()) {
+        (Address::Tcp { host, .. }, true, Some(_)) => {
             let name = ServerName::try_from(host.clone()).map_err(|_| invalid("its host is no name and no address"))?;
-            Some((TlsConnector::from(Arc::clone(config)), name))
+            Some(MemberTls { configuration: tls.clone(), server_name: name })
         }
         (_, true, _) => return Err(invalid("https needs the CA of the members (--etcd-cafile)")),
         _ => None,
@@ -140,7 +173,7 @@ fn parse(url: &str) -> Result<(Address, bool), String> {
 }
 
 /// Makes the configuration of TLS connections.
-pub(super) fn tls(tls: &Tls) -> Result<Arc<rustls::ClientConfig>, Error> {
+fn tls(tls: &Tls) -> Result<Arc<rustls::ClientConfig>, Error> {
     let invalid =
         |why: String| Error::Unsuitable { reason: format!("the TLS files of etcd are invalid: {why}").into() };
     let mut roots = rustls::RootCertStore::empty();

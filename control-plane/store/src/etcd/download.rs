@@ -8,7 +8,7 @@ use corten_etcd::etcdserverpb::maintenance_client::MaintenanceClient;
 use tonic::Status;
 
 use super::config::Config;
-use super::dial;
+use super::dial::{self, SharedTls};
 use crate::Error;
 
 /// The largest part of a snapshot; members send parts of 32 KiB.
@@ -19,10 +19,10 @@ const PART: Duration = Duration::from_secs(30);
 /// Writes the snapshot of the first endpoint that answers, with its digest, and returns its length. Members have the same
 /// data, so one of them is enough.
 pub async fn download(config: &Config, most_bytes: u64, file: &mut impl Write) -> Result<u64, Error> {
-    let tls = config.tls.as_ref().map(dial::tls).transpose()?;
+    let tls = SharedTls::new(config.tls.as_ref())?;
     let mut failure = Error::Unsuitable { reason: "etcd has no endpoints".into() };
     for url in &config.endpoints {
-        let (channel, last_error) = dial::channel(url, tls.as_ref())?;
+        let (channel, last_error) = dial::channel(url, &tls)?;
         let mut client = MaintenanceClient::new(channel).max_decoding_message_size(MAX_PART_BYTES);
         let unavailable = |status: Status| {
             let reason = last_error.get().unwrap_or_else(|| status.message().to_owned());

@@ -71,9 +71,9 @@ impl Follower {
             Ok(member) => member,
             Err(error) => return End::Lost(error.to_string()),
         };
-        let mut stream = match Stream::open(member, &self.selection).await {
+        let mut stream = match Stream::open(&member, &self.selection).await {
             Ok(stream) => stream,
-            Err(failure) => return self.failed(failure, || members.lost(member)),
+            Err(failure) => return self.failed(failure, || members.lost(&member)),
         };
         // The first message comes at once, or the member is stopped.
         let mut silent_until = Some(Instant::now() + SILENCE);
@@ -92,12 +92,13 @@ impl Follower {
                     continue;
                 }
                 () = silence => Err(Failure::timed_out()),
+                () = member.removed() => return End::Lost("its endpoint was removed".to_owned()),
                 message = stream.next(&members) => message,
             };
             silent_until = None;
             let delivered = match message {
                 Ok(message) => self.deliver(message).await,
-                Err(failure) => Some(self.failed(failure, || members.lost(member))),
+                Err(failure) => Some(self.failed(failure, || members.lost(&member))),
             };
             if let Some(end) = delivered {
                 return end;

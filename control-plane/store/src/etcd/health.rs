@@ -20,6 +20,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
     loop {
         tokio::select! {
             () = shared.shutdown.cancelled() => return,
+            () = shared.members.changed() => {}
             () = tokio::time::sleep(INTERVAL) => {}
         }
         let states = shared.members.check_all().await;

@@ -25,7 +25,7 @@ pub(super) async fn history(shared: &Shared, key: &Bytes, from: Revision) -> Res
     let selection = Selection { key: key.clone(), range_end: Bytes::new(), from };
     loop {
         let member = shared.members.ready(deadline).await?;
-        let failure = match Stream::open(member, &selection).await {
+        let failure = match Stream::open(&member, &selection).await {
             Ok(mut stream) => match read(shared, &mut stream, until, deadline).await {
                 Ok(events) => return Ok(events),
                 Err(failure) => failure,
@@ -37,7 +37,7 @@ pub(super) async fn history(shared: &Shared, key: &Bytes, from: Revision) -> Res
             Failure::NotDone(reason) | Failure::Lost(reason) if Instant::now() >= deadline => {
                 return Err(Error::Unavailable { reason: reason.into() });
             }
-            Failure::NotDone(_) | Failure::Lost(_) => shared.members.lost(member),
+            Failure::NotDone(_) | Failure::Lost(_) => shared.members.lost(&member),
         }
     }
 }
@@ -70,7 +70,7 @@ pub(super) async fn compacted(shared: &Shared) -> Result<Revision, Error> {
     let member = shared.members.ready(Instant::now() + TOTAL).await?;
     let selection = Selection { key: shared.health_key.clone(), range_end: Bytes::new(), from: 1 };
     let read = async {
-        let mut stream = Stream::open(member, &selection).await?;
+        let mut stream = Stream::open(&member, &selection).await?;
         let mut tick = tokio::time::interval(PROGRESS);
         loop {
             let message = tokio::select! {

@@ -1,24 +1,27 @@
 //! The members of the etcd cluster, and the choice of the one that a call goes to.
 //!
 //! Any member may vanish at any moment. A call goes to a member that was verified; a failed call marks its member as
-//! down, and only an answer to a check, with the right cluster and version, marks it as up again.
+//! down, and only an answer to a check, with the right cluster and version, marks it as up again. The endpoints may be
+//! replaced while calls are under way; a call ends with the member that it began with.
 //!
 //! Invariant: nothing is written through a member before its cluster id and its version were checked.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use corten_etcd::etcdserverpb::maintenance_client::MaintenanceClient;
 use corten_etcd::etcdserverpb::{ResponseHeader, StatusRequest, StatusResponse};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use tokio::sync::Notify;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
-use super::config::Config;
-use super::dial::{self, LastError};
+use super::config::{Config, Tls};
+use super::dial::{self, LastError, SharedTls};
 use super::failure::{Failure, Refusal};
 use super::messages::Answer;
 use crate::{Error, Revision};
@@ -45,9 +48,29 @@ pub(super) struct Member {
     state: AtomicU8,
     /// The reason why the member is never used.
     refused: OnceLock<Arc<str>>,
+    /// Cancelled once the endpoint is no longer one of the cluster's.
+    removed: CancellationToken,
 }
 
 impl Member {
+    /// Makes the member at `url`; it is not dialled yet.
+    fn new(url: &str, tls: &SharedTls) -> Result<Arc<Member>, Error> {
+        let (channel, last_error) = dial::channel(url, tls)?;
+        Ok(Arc::new(Member {
+            url: url.to_owned(),
+            channel,
+            last_error,
+            state: AtomicU8::new(DOWN),
+            refused: OnceLock::new(),
+            removed: CancellationToken::new(),
+        }))
+    }
+
+    /// Waits until the endpoint is removed from the list.
+    pub async fn removed(&self) {
+        self.removed.cancelled().await;
+    }
+
     fn is_up(&self) -> bool {
         self.state.load(Ordering::Acquire) == UP && self.refused.get().is_none()
     }
@@ -61,7 +84,10 @@ impl Member {
 
 /// All members.
 pub(super) struct Members {
-    all: Vec<Member>,
+    all: RwLock<Arc<[Arc<Member>]>>,
+    tls: SharedTls,
+    /// Notified when the endpoints or the TLS configuration changed, so that the members are checked at once.
+    changed: Notify,
     preferred: AtomicUsize,
     /// The id of the cluster: that of the first member that answered.
     cluster: OnceLock<u64>,
@@ -99,25 +125,51 @@ impl<T> Called<T> {
 impl Members {
     /// Makes the members of the configured endpoints; none is dialled yet.
     pub fn new(config: &Config) -> Result<Members, Error> {
-        if config.endpoints.is_empty() {
-            return Err(Error::Unsuitable { reason: "etcd has no endpoints".into() });
-        }
-        let tls = config.tls.as_ref().map(dial::tls).transpose()?;
-        let member = |url: &String| {
-            let (channel, last_error) = dial::channel(url, tls.as_ref())?;
-            let state = AtomicU8::new(DOWN);
-            Ok(Member { url: url.clone(), channel, last_error, state, refused: OnceLock::new() })
-        };
-        let all = config.endpoints.iter().map(member).collect::<Result<Vec<_>, Error>>()?;
+        let tls = SharedTls::new(config.tls.as_ref())?;
+        let all = renewed(&[], &config.endpoints, &tls)?;
         // Several servers begin at different members.
         let preferred = AtomicUsize::new(uuid::Uuid::new_v4().as_u128() as usize % all.len());
         Ok(Members {
-            all,
+            all: RwLock::new(all),
+            tls,
+            changed: Notify::new(),
             preferred,
             cluster: OnceLock::new(),
             revision: AtomicU64::new(0),
             checking: Default::default(),
         })
+    }
+
+    fn all(&self) -> Arc<[Arc<Member>]> {
+        Arc::clone(&self.all.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces the endpoints. A member that stays keeps its connection; the streams of one that goes move to another.
+    pub fn set_endpoints(&self, endpoints: &[String]) -> Result<(), Error> {
+        let removed: Vec<Arc<Member>> = {
+            let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
+            let next = renewed(&all, endpoints, &self.tls)?;
+            let first = all.get(self.preferred.load(Ordering::Acquire) % all.len());
+            let preferred = first.and_then(|first| next.iter().position(|member| Arc::ptr_eq(member, first)));
+            self.preferred.store(preferred.unwrap_or(0), Ordering::Release);
+            let before = std::mem::replace(&mut *all, next);
+            before.iter().filter(|old| !all.iter().any(|member| Arc::ptr_eq(member, old))).cloned().collect()
+        };
+        removed.iter().for_each(|member| member.removed.cancel());
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// Replaces the TLS configuration of the next connections.
+    pub fn set_tls(&self, files: &Tls) -> Result<(), Error> {
+        self.tls.set(files)?;
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// Waits until the endpoints or the TLS configuration are replaced.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
     }
 
     /// Returns the highest revision that an answer carried.
@@ -129,54 +181,36 @@ impl Members {
     pub async fn start(&self, timeout: Duration) -> Result<(), Error> {
         let deadline = Instant::now() + timeout;
         loop {
-            let checks: Vec<Result<(), Status>> =
-                futures::future::join_all(self.all.iter().map(|member| self.check(member)))
-                    .await
-                    .into_iter()
-                    .map(|checked| checked.map(drop))
-                    .collect();
-            if let Some(reason) = self.all.iter().find_map(|member| member.refused.get()) {
+            let all = self.all();
+            let checks = futures::future::join_all(all.iter().map(|member| self.check(member))).await;
+            let checks: Vec<Result<(), Status>> = checks.into_iter().map(|checked| checked.map(drop)).collect();
+            if let Some(reason) = all.iter().find_map(|member| member.refused.get()) {
                 return Err(Error::Unsuitable { reason: Arc::clone(reason) });
             }
             if self.up().is_some() {
                 return Ok(());
             }
             if Instant::now() >= deadline {
-                let reason = self.explain(&checks).into();
+                let reason = explain(&all, &checks).into();
                 return Err(Error::Unsuitable { reason });
             }
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    /// Returns the sentence of why no member can be used.
-    fn explain(&self, checks: &[Result<(), Status>]) -> String {
-        let reasons = self.all.iter().zip(checks).map(|(member, checked)| {
-            let url = &member.url;
-            let status = checked.as_ref().err().map_or("it has no leader", Status::message);
-            match member.last_error.get() {
-                Some(error) if error.contains("certificate") => {
-                    format!("the TLS connection to {url} fails: {error} (see --etcd-cafile, --etcd-certfile)")
-                }
-                Some(error) => format!("{url} cannot be reached: {error}"),
-                None => format!("{url} does not serve: {status}"),
-            }
-        });
-        format!("no member of etcd can be used: {}", reasons.collect::<Vec<_>>().join("; "))
-    }
-
     /// Returns a member that is up, the preferred one first.
-    fn up(&self) -> Option<&Member> {
-        let first = self.preferred.load(Ordering::Acquire);
-        let found = (0..self.all.len()).map(|i| (first + i) % self.all.len()).find(|at| self.all[*at].is_up())?;
+    fn up(&self) -> Option<Arc<Member>> {
+        let all = self.all();
+        let first = self.preferred.load(Ordering::Acquire) % all.len();
+        let found = (0..all.len()).map(|i| (first + i) % all.len()).find(|at| all[*at].is_up())?;
         if found != first {
             self.preferred.store(found, Ordering::Release);
         }
-        self.all.get(found)
+        all.get(found).cloned()
     }
 
     /// Returns a member that is up; checks all of them until one is.
-    pub async fn ready(&self, deadline: Instant) -> Result<&Member, Error> {
+    pub async fn ready(&self, deadline: Instant) -> Result<Arc<Member>, Error> {
         let mut reason = "etcdserver: no leader".to_owned();
         loop {
             if let Some(member) = self.up() {
@@ -198,14 +232,15 @@ impl Members {
     /// Checks the members until the first is up. Returns the last error.
     async fn check_until_up(&self) -> Option<String> {
         let mut reason = None;
-        let mut checks: FuturesUnordered<_> = self.all.iter().map(|member| self.check(member)).collect();
+        let all = self.all();
+        let mut checks: FuturesUnordered<_> = all.iter().map(|member| self.check(member)).collect();
         while let Some(checked) = checks.next().await {
             if self.up().is_some() {
-                break;
+                return None;
             }
             reason = checked.err().map(|status| status.message().to_owned()).or(reason);
         }
-        reason
+        reason.or_else(|| all.iter().find_map(|member| member.refused.get()).map(|refused| refused.to_string()))
     }
 
     /// Asks a member for its state, and marks it up or down by the answer.
@@ -251,7 +286,8 @@ impl Members {
 
     /// Checks every member, and returns the states of those that answered.
     pub async fn check_all(&self) -> Vec<StatusResponse> {
-        let checks = futures::future::join_all(self.all.iter().map(|member| self.check(member))).await;
+        let all = self.all();
+        let checks = futures::future::join_all(all.iter().map(|member| self.check(member))).await;
         checks.into_iter().flatten().collect()
     }
 
@@ -289,7 +325,7 @@ impl Members {
                 Ok(member) => member,
                 Err(error) => return Called { result: Err(Failure::NotDone(error.to_string())), is_repeated },
             };
-            let result = self.attempt(member, ATTEMPT, call(member.channel.clone())).await;
+            let result = self.attempt(&member, ATTEMPT, call(member.channel.clone())).await;
             match &result {
                 Ok(_) | Err(Failure::Refused(_)) => return Called { result, is_repeated },
                 Err(_) if Instant::now() >= deadline => return Called { result, is_repeated },
@@ -310,6 +346,34 @@ impl Members {
     pub fn lost(&self, member: &Member) {
         member.mark(DOWN);
     }
+}
+
+/// Returns the members of the endpoints, in their order; those that are known stay the same.
+fn renewed(known: &[Arc<Member>], endpoints: &[String], tls: &SharedTls) -> Result<Arc<[Arc<Member>]>, Error> {
+    if endpoints.is_empty() {
+        return Err(Error::Unsuitable { reason: "etcd has no endpoints".into() });
+    }
+    let member = |url: &String| match known.iter().find(|member| member.url == *url) {
+        Some(member) => Ok(Arc::clone(member)),
+        None => Member::new(url, tls),
+    };
+    endpoints.iter().map(member).collect()
+}
+
+/// Returns the sentence of why no member can be used.
+fn explain(members: &[Arc<Member>], checks: &[Result<(), Status>]) -> String {
+    let reasons = members.iter().zip(checks).map(|(member, checked)| {
+        let url = &member.url;
+        let status = checked.as_ref().err().map_or("it has no leader", Status::message);
+        match member.last_error.get() {
+            Some(error) if error.contains("certificate") => {
+                format!("the TLS connection to {url} fails: {error} (see --etcd-cafile, --etcd-certfile)")
+            }
+            Some(error) => format!("{url} cannot be reached: {error}"),
+            None => format!("{url} does not serve: {status}"),
+        }
+    });
+    format!("no member of etcd can be used: {}", reasons.collect::<Vec<_>>().join("; "))
 }
 
 /// Returns the parts of a version such as `3.6.8` or `3.7.0-rc.1`.
@@ -347,7 +411,7 @@ mod tests {
             header: Some(ResponseHeader { cluster_id, ..ResponseHeader::default() }),
             ..StatusResponse::default()
         };
-        let verify = |status: StatusResponse| members.verify(&members.all[0], &status);
+        let verify = |status: StatusResponse| members.verify(&members.all()[0], &status);
         let old = verify(status("3.4.23", 7)).unwrap_err();
         assert_eq!(old, "the etcd member http://127.0.0.1:1 has version 3.4.23; 3.5.13 or newer is needed");
         assert_eq!(verify(status("3.6.8", 7)), Ok(()));

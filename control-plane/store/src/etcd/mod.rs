@@ -104,6 +104,19 @@ impl Etcd {
         Ok(Arc::new(Etcd { shared, watch_buffer: config.watch_buffer, _shutdown: shutdown.drop_guard() }))
     }
 
+    /// Replaces the client URLs of the members, when members joined or left. Calls and watches go on: those of a member
+    /// that stays keep its connection, the others move. Fails, and changes nothing, if the list is empty or a URL is
+    /// invalid. A new member is used once it proved to be of the same cluster.
+    pub fn set_endpoints(&self, endpoints: &[String]) -> Result<(), Error> {
+        self.shared.members.set_endpoints(endpoints)
+    }
+
+    /// Replaces the identity of this client and the CAs of the members: the next connections use them, and those that
+    /// are open stay. Fails, and changes nothing, if they are invalid, such as a certificate beside another one's key.
+    pub fn set_tls(&self, files: &Tls) -> Result<(), Error> {
+        self.shared.members.set_tls(files)
+    }
+
     async fn follow(&self, prefix: Bytes, from: Revision) -> Result<Watch, Error> {
         let shared = &self.shared;
         let from = match from {

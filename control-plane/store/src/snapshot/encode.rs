@@ -81,7 +81,7 @@ fn meta(contents: &Contents, member: &Member) -> Vec<(Vec<u8>, Vec<u8>)> {
 }
 
 /// Returns a member as etcd's JSON.
-fn describe(member: &Member) -> String {
+pub(super) fn describe(member: &Member) -> String {
     let list = |urls: &[String]| {
         let quoted: Vec<String> = urls.iter().map(|url| quote(url)).collect();
         quoted.join(",")
@@ -96,7 +96,7 @@ fn describe(member: &Member) -> String {
 }
 
 /// Returns a JSON string.
-fn quote(text: &str) -> String {
+pub(super) fn quote(text: &str) -> String {
     let mut quoted = String::from('"');
     for character in text.chars() {
         match character {

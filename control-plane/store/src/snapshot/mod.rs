@@ -11,12 +11,14 @@ mod contents;
 mod decode;
 mod encode;
 mod file;
+mod first_member;
 mod records;
 
 pub use contents::{Contents, Grant};
 pub use decode::decode;
 pub use encode::{Member, encode};
 pub use file::{DIGEST_BYTES, Limits, load, save};
+pub use first_member::{FirstMember, create};
 pub use records::hash;
 
 #[cfg(test)]

@@ -2,20 +2,59 @@
 
 use std::fmt::Write;
 
+use super::Family;
+
 /// A page of metrics that grows family by family.
 #[derive(Default)]
 pub struct Exposition(String);
 
 impl Exposition {
     /// Begins a family; its samples must follow at once.
-    pub fn family(&mut self, name: &str, kind: &str, help: &str) {
+    pub fn family(&mut self, family: &Family) {
+        let Family { name, kind, help, .. } = family;
         // Writing into a string cannot fail.
-        let _ = writeln!(self.0, "# HELP {name} {}\n# TYPE {name} {kind}", described(name, help));
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {}", kind.name());
     }
 
-    /// Writes one sample with its labels in the given order.
-    pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
-        self.0.push_str(name);
+    /// Writes one sample, with the values of the family's labels in their order.
+    pub fn sample(&mut self, family: &Family, values: &[&str], value: f64) {
+        self.write(family, "", &pairs(family, values), value);
+        self.0.push('\n');
+    }
+
+    /// Writes one sample with the time of its measurement, in Unix milliseconds.
+    pub fn sample_at(&mut self, family: &Family, values: &[&str], value: f64, time: i64) {
+        self.write(family, "", &pairs(family, values), value);
+        let _ = writeln!(self.0, " {time}");
+    }
+
+    /// Writes a family of one sample without labels.
+    pub fn single(&mut self, family: &Family, value: f64) {
+        self.family(family);
+        self.sample(family, &[], value);
+    }
+
+    /// Writes one series of a histogram: `counts` are those of each bucket and of the values beyond.
+    pub fn histogram(&mut self, family: &Family, values: &[&str], counts: impl IntoIterator<Item = u64>, sum: f64) {
+        let labels = pairs(family, values);
+        let mut total = 0;
+        let bounds = family.bounds().iter().map(|bound| number(*bound)).chain(["+Inf".to_owned()]);
+        for (count, bound) in counts.into_iter().zip(bounds) {
+            total += count;
+            let mut labels = labels.clone();
+            labels.push(("le", &bound));
+            self.write(family, "_bucket", &labels, total as f64);
+            self.0.push('\n');
+        }
+        self.write(family, "_sum", &labels, sum);
+        self.0.push('\n');
+        self.write(family, "_count", &labels, total as f64);
+        self.0.push('\n');
+    }
+
+    fn write(&mut self, family: &Family, suffix: &str, labels: &[(&str, &str)], value: f64) {
+        self.0.push_str(family.name);
+        self.0.push_str(suffix);
         if !labels.is_empty() {
             self.0.push('{');
             for (index, (label, text)) in labels.iter().enumerate() {
@@ -28,7 +67,7 @@ impl Exposition {
             }
             self.0.push('}');
         }
-        let _ = writeln!(self.0, " {}", number(value));
+        let _ = write!(self.0, " {}", number(value));
     }
 
     fn escape(&mut self, text: &str) {
@@ -47,44 +86,12 @@ impl Exposition {
     }
 }
 
-/// The stability level, name and help of the families of upstream's components.
-const PROMISED: &str = include_str!("promised.tbl");
-
-/// The prefixes of the names of upstream's other families.
-const COMPONENTS: &[&str] = &[
-    "aggregator_",
-    "apiserver_",
-    "authentication_",
-    "authorization_",
-    "etcd_",
-    "pod_security_",
-    "rest_client_",
-    "scheduler_",
-    "serviceaccount_",
-    "version_info",
-];
-
-/// Returns the stability level of a family and upstream's help for it.
-fn promise(name: &str) -> Option<(&'static str, &'static str)> {
-    PROMISED.lines().find_map(|line| {
-        let (level, rest) = line.split_once(' ')?;
-        let (of, help) = rest.split_once(' ')?;
-        (of == name).then_some((level, help))
-    })
-}
-
-/// Returns the help of a family as upstream's library writes it. A family with a stability level has upstream's help;
-/// any other keeps the component's.
-fn described(name: &str, help: &str) -> String {
-    match promise(name) {
-        Some((level, help)) => format!("[{level}] {help}"),
-        None if COMPONENTS.iter().any(|component| name.starts_with(component)) => format!("[ALPHA] {help}"),
-        None => help.to_owned(),
-    }
+fn pairs<'a>(family: &Family, values: &[&'a str]) -> Vec<(&'a str, &'a str)> {
+    family.labels.iter().copied().zip(values.iter().copied()).collect()
 }
 
 /// Formats a number as upstream's library does: very small and large ones have a sign and two digits in the exponent.
-pub fn number(value: f64) -> String {
+fn number(value: f64) -> String {
     if value == 0.0 || !value.is_finite() || (1e-4..1e6).contains(&value.abs()) {
         return value.to_string();
     }
@@ -98,28 +105,18 @@ pub fn number(value: f64) -> String {
 mod tests {
     use super::*;
 
+    static COUNT: Family =
+        Family { name: "a_total", kind: super::super::Kind::Counter, labels: &["x", "y"], help: "[BETA] Something." };
+
     #[test]
     fn values_are_escaped() {
         let mut out = Exposition::default();
-        out.family("a_total", "counter", "Something.");
-        out.sample("a_total", &[("x", "1\"2\\3\n4"), ("y", "")], 2.0);
-        out.sample("a_total", &[], 0.5);
-        let expected = "# HELP a_total Something.\n# TYPE a_total counter\n\
-                        a_total{x=\"1\\\"2\\\\3\\n4\",y=\"\"} 2\na_total 0.5\n";
+        out.family(&COUNT);
+        out.sample(&COUNT, &["1\"2\\3\n4", ""], 2.0);
+        out.sample_at(&COUNT, &[], 0.5, 7);
+        let expected = "# HELP a_total [BETA] Something.\n# TYPE a_total counter\n\
+                        a_total{x=\"1\\\"2\\\\3\\n4\",y=\"\"} 2\na_total 0.5 7\n";
         assert_eq!(out.finish(), expected);
-    }
-
-    #[test]
-    fn help_begins_with_the_stability_level() {
-        for (name, expected) in [
-            ("job_controller_job_syncs_total", "[STABLE] The number of job syncs"),
-            ("workqueue_depth", "[BETA] Current depth of workqueue"),
-            ("apiserver_storage_revision", "[ALPHA] own words"),
-            ("process_open_fds", "own words"),
-        ] {
-            assert_eq!(described(name, "own words"), expected, "{name}");
-        }
-        assert!(PROMISED.lines().skip(1).all(|line| line.starts_with("STABLE ") || line.starts_with("BETA ")));
     }
 
     #[test]

@@ -3,21 +3,15 @@
 //! The page always shows when the process started, so that it is not empty before the first check. The names of checks
 //! must come from the component, never from a client.
 
-use super::{Exposition, Family, Kind, Registry};
+use super::{Exposition, Registry};
 
-static LAST: Family = Family {
-    name: "kubernetes_healthcheck",
-    kind: Kind::Gauge,
-    labels: &["name", "type"],
-    help: "This metric records the result of a single healthcheck.",
-};
-static ALL: Family = Family {
-    name: "kubernetes_healthchecks_total",
-    kind: Kind::Counter,
-    labels: &["name", "status", "type"],
-    help: "This metric records the results of all healthcheck.",
-};
-const STARTED: &str = "process_start_time_seconds";
+crate::families! {
+    LAST = Gauge "kubernetes_healthcheck" ["name", "type"],
+        "[STABLE] This metric records the result of a single healthcheck.";
+    ALL = Counter "kubernetes_healthchecks_total" ["name", "status", "type"],
+        "[STABLE] This metric records the results of all healthcheck.";
+    STARTED = Gauge "process_start_time_seconds" [], "Start time of the process since unix epoch in seconds.";
+}
 
 /// The results of a component's health checks.
 #[derive(Debug, Default)]
@@ -35,8 +29,7 @@ impl HealthChecks {
     pub fn render(&self, started: Option<f64>) -> String {
         let mut process = Exposition::default();
         if let Some(started) = started {
-            process.family(STARTED, "gauge", "Start time of the process since unix epoch in seconds.");
-            process.sample(STARTED, &[], started);
+            process.single(&STARTED, started);
         }
         self.0.render() + &process.finish()
     }

@@ -4,9 +4,13 @@
 //! values must come from a bounded set, never from a client.
 
 mod exposition;
+mod families;
 mod health_checks;
 mod registry;
 
-pub use exposition::{Exposition, number};
-pub use health_checks::HealthChecks;
-pub use registry::{Family, Kind, Registry, Series, exponential};
+pub use exposition::Exposition;
+pub use families::{Family, Kind, exponential};
+pub use health_checks::{FAMILIES, HealthChecks};
+pub use registry::{Registry, Series};
+
+pub use crate::families;

@@ -4,26 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::Exposition;
-use super::exposition::number;
-
-/// The kind of a family.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
-    Counter,
-    Gauge,
-    /// A histogram with the upper bounds of its buckets.
-    Histogram(&'static [f64]),
-}
-
-/// The declaration of a family.
-#[derive(Debug)]
-pub struct Family {
-    pub name: &'static str,
-    pub kind: Kind,
-    pub labels: &'static [&'static str],
-    pub help: &'static str,
-}
+use super::{Exposition, Family};
 
 /// One series of a family.
 #[derive(Debug)]
@@ -36,11 +17,9 @@ pub struct Series {
 }
 
 impl Series {
-    fn new(kind: Kind) -> Series {
-        let (bounds, buckets) = match kind {
-            Kind::Histogram(bounds) => (bounds, bounds.len() + 1),
-            Kind::Counter | Kind::Gauge => (&[][..], 0),
-        };
+    fn new(family: &Family) -> Series {
+        let bounds = family.bounds();
+        let buckets = if bounds.is_empty() { 0 } else { bounds.len() + 1 };
         Series { bounds, buckets: (0..buckets).map(|_| AtomicU64::new(0)).collect(), value: AtomicU64::new(0) }
     }
 
@@ -67,20 +46,11 @@ impl Series {
         self.add(value);
     }
 
-    fn render(&self, out: &mut Exposition, family: &Family, labels: &[(&str, &str)]) {
+    fn render(&self, out: &mut Exposition, family: &Family, values: &[&str]) {
         if self.buckets.is_empty() {
-            return out.sample(family.name, labels, self.get());
+            return out.sample(family, values, self.get());
         }
-        let mut total = 0;
-        let bounds = self.bounds.iter().map(|bound| number(*bound)).chain(["+Inf".to_owned()]);
-        for (count, bound) in self.buckets.iter().zip(bounds) {
-            total += count.load(Ordering::Relaxed);
-            let mut labels = labels.to_vec();
-            labels.push(("le", &bound));
-            out.sample(&format!("{}_bucket", family.name), &labels, total as f64);
-        }
-        out.sample(&format!("{}_sum", family.name), labels, self.get());
-        out.sample(&format!("{}_count", family.name), labels, total as f64);
+        out.histogram(family, values, self.buckets.iter().map(|count| count.load(Ordering::Relaxed)), self.get());
     }
 }
 
@@ -96,7 +66,7 @@ impl Registry {
         let mut families = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, members) = families.entry(family.name).or_insert_with(|| (family, Members::new()));
         let labels: Vec<String> = labels.iter().map(|label| (*label).to_owned()).collect();
-        members.entry(labels).or_insert_with(|| Arc::new(Series::new(family.kind))).clone()
+        members.entry(labels).or_insert_with(|| Arc::new(Series::new(family))).clone()
     }
 
     /// Sets the series with these labels to one, and removes those that differ from it only in the label at `index`:
@@ -111,48 +81,46 @@ impl Registry {
         self.series(family, labels).set(1.0);
     }
 
+    /// Removes the series of a family that `keep` refuses, by their label values.
+    pub fn retain(&self, family: &'static Family, keep: impl Fn(&[String]) -> bool) {
+        let mut families = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, members)) = families.get_mut(family.name) {
+            members.retain(|labels, _| keep(labels));
+        }
+    }
+
     /// Renders all families in the text format, sorted by name.
     pub fn render(&self) -> String {
         let mut out = Exposition::default();
         let families = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (family, members) in families.values() {
-            let kind = match family.kind {
-                Kind::Counter => "counter",
-                Kind::Gauge => "gauge",
-                Kind::Histogram(_) => "histogram",
-            };
-            out.family(family.name, kind, family.help);
+            out.family(family);
             for (values, series) in members {
-                let labels: Vec<(&str, &str)> =
-                    family.labels.iter().copied().zip(values.iter().map(String::as_str)).collect();
-                series.render(&mut out, family, &labels);
+                let values: Vec<&str> = values.iter().map(String::as_str).collect();
+                series.render(&mut out, family, &values);
             }
         }
         out.finish()
     }
 }
 
-/// Returns bounds that grow by a factor.
-pub const fn exponential<const N: usize>(start: f64, factor: f64) -> [f64; N] {
-    let mut bounds = [start; N];
-    let mut at = 1;
-    while at < N {
-        bounds[at] = bounds[at - 1] * factor;
-        at += 1;
-    }
-    bounds
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::exponential;
     use super::*;
 
     static BOUNDS: [f64; 3] = exponential(0.000_01, 10.0);
-    static SECONDS: Family =
-        Family { name: "a_seconds", kind: Kind::Histogram(&BOUNDS), labels: &["result"], help: "How long." };
-    static COUNT: Family = Family { name: "b_total", kind: Kind::Counter, labels: &[], help: "How often." };
 
-    static INFO: Family = Family { name: "c_info", kind: Kind::Gauge, labels: &["hash", "of"], help: "Which." };
+    crate::families! {
+        SECONDS = Histogram(&BOUNDS) "a_seconds" ["result"], "How long.";
+        COUNT = Counter "b_total" [], "How often.";
+        INFO = Gauge "c_info" ["hash", "of"], "Which.";
+    }
+
+    #[test]
+    fn a_list_has_every_family() {
+        assert_eq!(FAMILIES.iter().map(|family| family.name).collect::<Vec<_>>(), ["a_seconds", "b_total", "c_info"]);
+    }
 
     #[test]
     fn only_removes_the_series_that_it_replaces() {

@@ -16,49 +16,134 @@ use super::duration::{format_duration, parse_duration};
 
 type Set = std::result::Result<(), String>;
 
-pub(super) fn text(value: &Value) -> Result<String, String> {
-    value.as_str().map(str::to_owned).ok_or_else(|| format!("{value} is not a text"))
+/// A type of the configuration's fields, as the document has it.
+pub(super) trait Setting: Sized {
+    fn read(value: &Value) -> Result<Self, String>;
+    fn write(&self) -> Value;
 }
 
-fn boolean(value: &Value) -> Result<bool, String> {
-    value.as_bool().ok_or_else(|| format!("{value} is neither true nor false"))
+impl Setting for String {
+    fn read(value: &Value) -> Result<String, String> {
+        value.as_str().map(str::to_owned).ok_or_else(|| format!("{value} is not a text"))
+    }
+
+    fn write(&self) -> Value {
+        self.clone().into()
+    }
 }
 
-pub(super) fn number<T: TryFrom<i64>>(value: &Value) -> Result<T, String> {
-    let wrong = || format!("{value} is not a whole number");
-    value.as_i64().and_then(|number| T::try_from(number).ok()).ok_or_else(wrong)
+impl Setting for bool {
+    fn read(value: &Value) -> Result<bool, String> {
+        value.as_bool().ok_or_else(|| format!("{value} is neither true nor false"))
+    }
+
+    fn write(&self) -> Value {
+        (*self).into()
+    }
 }
 
-pub(super) fn duration(value: &Value) -> Result<Duration, String> {
-    parse_duration(&text(value)?)
+macro_rules! numbers {
+    ($($number:ty)*) => {
+        $(impl Setting for $number {
+            fn read(value: &Value) -> Result<$number, String> {
+                let wrong = || format!("{value} is not a whole number");
+                value.as_i64().and_then(|number| <$number>::try_from(number).ok()).ok_or_else(wrong)
+            }
+
+            fn write(&self) -> Value {
+                (*self).into()
+            }
+        })*
+    };
 }
 
-fn texts(value: &Value) -> Result<Vec<String>, String> {
-    value.as_array().ok_or_else(|| format!("{value} is not a list"))?.iter().map(text).collect()
+numbers!(u8 u16 u32 u64 usize i32 i64);
+
+impl Setting for Duration {
+    fn read(value: &Value) -> Result<Duration, String> {
+        parse_duration(&String::read(value)?)
+    }
+
+    fn write(&self) -> Value {
+        format_duration(*self).into()
+    }
 }
 
-pub(super) fn map(value: &Value) -> Result<BTreeMap<String, String>, String> {
-    let object = value.as_object().ok_or_else(|| format!("{value} is not a map"))?;
-    object.iter().map(|(name, value)| Ok((name.clone(), text(value)?))).collect()
+impl Setting for Vec<String> {
+    fn read(value: &Value) -> Result<Vec<String>, String> {
+        value.as_array().ok_or_else(|| format!("{value} is not a list"))?.iter().map(String::read).collect()
+    }
+
+    fn write(&self) -> Value {
+        json!(self)
+    }
 }
 
-pub(super) fn written(duration: Duration) -> Value {
-    format_duration(duration).into()
+impl Setting for BTreeMap<String, String> {
+    fn read(value: &Value) -> Result<BTreeMap<String, String>, String> {
+        let object = value.as_object().ok_or_else(|| format!("{value} is not a map"))?;
+        object.iter().map(|(name, value)| Ok((name.clone(), String::read(value)?))).collect()
+    }
+
+    fn write(&self) -> Value {
+        json!(self)
+    }
 }
+
+/// An empty path is none.
+impl Setting for Option<PathBuf> {
+    fn read(value: &Value) -> Result<Option<PathBuf>, String> {
+        Ok(Some(String::read(value)?).filter(|path| !path.is_empty()).map(PathBuf::from))
+    }
+
+    fn write(&self) -> Value {
+        json!(self)
+    }
+}
+
+/// A field of the document that is one of the configuration.
+macro_rules! field {
+    ($name:literal, $($field:ident).+) => {
+        Field {
+            name: $name,
+            get: |config| crate::configuration::fields::Setting::write(&config.$($field).+),
+            set: |config, value| {
+                config.$($field).+ = crate::configuration::fields::Setting::read(value)?;
+                Ok(())
+            },
+        }
+    };
+}
+
+/// A field of the document with two words, for a bool of the configuration.
+macro_rules! choice {
+    ($name:literal, $($field:ident).+, $off:literal, $on:literal) => {
+        Field {
+            name: $name,
+            get: |config| if config.$($field).+ { $on } else { $off }.into(),
+            set: |config, value| {
+                config.$($field).+ = match <String as crate::configuration::fields::Setting>::read(value)?.as_str() {
+                    $off => false,
+                    $on => true,
+                    other => return Err(format!(concat!("{:?} is neither ", $off, " nor ", $on), other)),
+                };
+                Ok(())
+            },
+        }
+    };
+}
+
+pub(super) use {choice, field};
 
 /// Sets a duration; zero keeps the default.
 fn set_duration(value: &Value, target: &mut Duration) -> Set {
-    let read = duration(value)?;
+    let read = Duration::read(value)?;
     Ok(*target = if read.is_zero() { *target } else { read })
-}
-
-fn path(value: &Value) -> Result<Option<PathBuf>, String> {
-    Ok(Some(text(value)?).filter(|path| !path.is_empty()).map(PathBuf::from))
 }
 
 /// Parses reserved quantities and validates them.
 fn reserved(value: &Value) -> Result<BTreeMap<String, String>, String> {
-    let map = map(value)?;
+    let map = <BTreeMap<String, String>>::read(value)?;
     for (name, quantity) in &map {
         if !["cpu", "memory", "ephemeral-storage", "pid"].contains(&name.as_str()) {
             return Err(format!("cannot reserve {name:?} resource"));
@@ -70,26 +155,14 @@ fn reserved(value: &Value) -> Result<BTreeMap<String, String>, String> {
 
 /// The fields that can be set.
 pub(super) const FIELDS: &[Field] = &[
-    Field {
-        name: "staticPodPath",
-        get: |config| config.static_pod_path.as_ref().map_or(Value::Null, |path| json!(path)),
-        set: |config, value| Ok(config.static_pod_path = path(value)?),
-    },
-    Field {
-        name: "tlsCertFile",
-        get: |config| config.tls_files.certificate.as_ref().map_or(Value::Null, |path| json!(path)),
-        set: |config, value| Ok(config.tls_files.certificate = path(value)?),
-    },
-    Field {
-        name: "tlsPrivateKeyFile",
-        get: |config| config.tls_files.key.as_ref().map_or(Value::Null, |path| json!(path)),
-        set: |config, value| Ok(config.tls_files.key = path(value)?),
-    },
+    field!("staticPodPath", static_pod_path),
+    field!("tlsCertFile", tls_files.certificate),
+    field!("tlsPrivateKeyFile", tls_files.key),
     Field {
         name: "address",
         get: |config| config.listen.ip().to_string().into(),
         set: |config, value| {
-            let address: IpAddr = text(value)?.parse().map_err(|_| format!("{value} is not an address"))?;
+            let address: IpAddr = String::read(value)?.parse().map_err(|_| format!("{value} is not an address"))?;
             config.listen = SocketAddr::new(address, config.listen.port());
             Ok(())
         },
@@ -97,13 +170,13 @@ pub(super) const FIELDS: &[Field] = &[
     Field {
         name: "port",
         get: |config| config.listen.port().into(),
-        set: |config, value| Ok(config.listen.set_port(number(value)?)),
+        set: |config, value| Ok(config.listen.set_port(Setting::read(value)?)),
     },
     Field {
         name: "healthzBindAddress",
         get: |config| config.healthz.ip().to_string().into(),
         set: |config, value| {
-            let address: IpAddr = text(value)?.parse().map_err(|_| format!("{value} is not an address"))?;
+            let address: IpAddr = String::read(value)?.parse().map_err(|_| format!("{value} is not an address"))?;
             config.healthz = SocketAddr::new(address, config.healthz.port());
             Ok(())
         },
@@ -111,83 +184,51 @@ pub(super) const FIELDS: &[Field] = &[
     Field {
         name: "healthzPort",
         get: |config| config.healthz.port().into(),
-        set: |config, value| Ok(config.healthz.set_port(number(value)?)),
+        set: |config, value| Ok(config.healthz.set_port(Setting::read(value)?)),
     },
-    Field {
-        name: "clusterDomain",
-        get: |config| config.cluster_domain.clone().into(),
-        set: |config, value| Ok(config.cluster_domain = text(value)?),
-    },
-    Field {
-        name: "clusterDNS",
-        get: |config| json!(config.cluster_dns),
-        set: |config, value| Ok(config.cluster_dns = texts(value)?),
-    },
+    field!("clusterDomain", cluster_domain),
+    field!("clusterDNS", cluster_dns),
     Field {
         name: "resolvConf",
         get: |config| json!(config.resolv_conf.as_deref().unwrap_or(std::path::Path::new(""))),
-        set: |config, value| Ok(config.resolv_conf = path(value)?),
+        set: |config, value| Ok(config.resolv_conf = Setting::read(value)?),
     },
-    Field {
-        name: "nodeStatusReportFrequency",
-        get: |config| written(config.status_report_interval),
-        set: |config, value| Ok(config.status_report_interval = duration(value)?),
-    },
+    field!("nodeStatusReportFrequency", status_report_interval),
     Field {
         name: "nodeLeaseDurationSeconds",
         get: |config| config.lease_duration.as_secs().into(),
         set: |config, value| {
-            config.lease_duration = Duration::from_secs(number::<u64>(value)?);
+            config.lease_duration = Duration::from_secs(u64::read(value)?);
             config.lease_renew_interval = config.lease_duration / 4;
             Ok(())
         },
     },
-    Field {
-        name: "imageMinimumGCAge",
-        get: |config| written(config.image_collection.minimum_age),
-        set: |config, value| Ok(config.image_collection.minimum_age = duration(value)?),
-    },
+    field!("imageMinimumGCAge", image_collection.minimum_age),
     Field {
         name: "imageMaximumGCAge",
-        get: |config| written(config.image_collection.maximum_age.unwrap_or_default()),
+        get: |config| config.image_collection.maximum_age.unwrap_or_default().write(),
         set: |config, value| {
-            Ok(config.image_collection.maximum_age = Some(duration(value)?).filter(|age| !age.is_zero()))
+            Ok(config.image_collection.maximum_age = Some(Duration::read(value)?).filter(|age| !age.is_zero()))
         },
     },
-    Field {
-        name: "imageGCHighThresholdPercent",
-        get: |config| config.image_collection.high_threshold_percent.into(),
-        set: |config, value| Ok(config.image_collection.high_threshold_percent = number(value)?),
-    },
-    Field {
-        name: "imageGCLowThresholdPercent",
-        get: |config| config.image_collection.low_threshold_percent.into(),
-        set: |config, value| Ok(config.image_collection.low_threshold_percent = number(value)?),
-    },
-    Field {
-        name: "cgroupRoot",
-        get: |config| config.cgroup_root.clone().into(),
-        set: |config, value| Ok(config.cgroup_root = text(value)?),
-    },
-    Field {
-        name: "maxPods",
-        get: |config| config.max_pods.into(),
-        set: |config, value| Ok(config.max_pods = number(value)?),
-    },
+    field!("imageGCHighThresholdPercent", image_collection.high_threshold_percent),
+    field!("imageGCLowThresholdPercent", image_collection.low_threshold_percent),
+    field!("cgroupRoot", cgroup_root),
+    field!("maxPods", max_pods),
     Field {
         name: "podPidsLimit",
         get: |config| config.pod_pids_limit.unwrap_or(-1).into(),
-        set: |config, value| Ok(config.pod_pids_limit = Some(number::<i64>(value)?).filter(|limit| *limit > 0)),
+        set: |config, value| Ok(config.pod_pids_limit = Some(i64::read(value)?).filter(|limit| *limit > 0)),
     },
     Field {
         name: "nodeStatusMaxImages",
         get: |config| config.max_images.map_or(json!(-1), |most| json!(most)),
-        set: |config, value| Ok(config.max_images = usize::try_from(number::<i64>(value)?).ok()),
+        set: |config, value| Ok(config.max_images = usize::try_from(i64::read(value)?).ok()),
     },
     Field {
         name: "maxParallelImagePulls",
         get: |config| config.max_parallel_pulls.map_or(Value::Null, |most| json!(most)),
-        set: |config, value| match number::<usize>(value)? {
+        set: |config, value| match usize::read(value)? {
             0 => Err("must be at least 1".into()),
             most => Ok(config.max_parallel_pulls = Some(most)),
         },
@@ -196,22 +237,14 @@ pub(super) const FIELDS: &[Field] = &[
         name: "serializeImagePulls",
         get: |config| (config.max_parallel_pulls == Some(1)).into(),
         set: |config, value| {
-            if boolean(value)? {
+            if bool::read(value)? {
                 config.max_parallel_pulls = Some(1);
             }
             Ok(())
         },
     },
-    Field {
-        name: "evictionHard",
-        get: |config| json!(config.eviction.hard),
-        set: |config, value| Ok(config.eviction.hard = map(value)?),
-    },
-    Field {
-        name: "evictionSoft",
-        get: |config| json!(config.eviction.soft),
-        set: |config, value| Ok(config.eviction.soft = map(value)?),
-    },
+    field!("evictionHard", eviction.hard),
+    field!("evictionSoft", eviction.soft),
     Field {
         name: "evictionSoftGracePeriod",
         get: |config| {
@@ -219,26 +252,16 @@ pub(super) const FIELDS: &[Field] = &[
             json!(periods.map(|(signal, grace)| (signal, format_duration(*grace))).collect::<BTreeMap<_, _>>())
         },
         set: |config, value| {
-            let periods = map(value)?.into_iter().map(|(signal, grace)| Ok((signal, parse_duration(&grace)?)));
+            let periods = <BTreeMap<String, String>>::read(value)?
+                .into_iter()
+                .map(|(signal, grace)| Ok((signal, parse_duration(&grace)?)));
             config.eviction.soft_grace_period = periods.collect::<Result<_, String>>()?;
             Ok(())
         },
     },
-    Field {
-        name: "evictionMinimumReclaim",
-        get: |config| json!(config.eviction.minimum_reclaim),
-        set: |config, value| Ok(config.eviction.minimum_reclaim = map(value)?),
-    },
-    Field {
-        name: "evictionPressureTransitionPeriod",
-        get: |config| written(config.eviction.pressure_transition_period),
-        set: |config, value| Ok(config.eviction.pressure_transition_period = duration(value)?),
-    },
-    Field {
-        name: "evictionMaxPodGracePeriod",
-        get: |config| config.eviction.max_pod_grace_period.into(),
-        set: |config, value| Ok(config.eviction.max_pod_grace_period = number(value)?),
-    },
+    field!("evictionMinimumReclaim", eviction.minimum_reclaim),
+    field!("evictionPressureTransitionPeriod", eviction.pressure_transition_period),
+    field!("evictionMaxPodGracePeriod", eviction.max_pod_grace_period),
     Field {
         name: "containerLogMaxSize",
         get: |config| {
@@ -247,21 +270,13 @@ pub(super) const FIELDS: &[Field] = &[
                 .into()
         },
         set: |config, value| {
-            let size = corten_meta::Quantity::parse(&text(value)?).map_err(|error| error.to_string())?;
+            let size = corten_meta::Quantity::parse(&String::read(value)?).map_err(|error| error.to_string())?;
             config.log_max_bytes = u64::try_from(size.as_i64()).map_err(|_| format!("{value} is not a size"))?;
             Ok(())
         },
     },
-    Field {
-        name: "containerLogMaxFiles",
-        get: |config| config.log_max_files.into(),
-        set: |config, value| Ok(config.log_max_files = number(value)?),
-    },
-    Field {
-        name: "containerLogMonitorInterval",
-        get: |config| written(config.log_monitor_interval),
-        set: |config, value| Ok(config.log_monitor_interval = duration(value)?),
-    },
+    field!("containerLogMaxFiles", log_max_files),
+    field!("containerLogMonitorInterval", log_monitor_interval),
     Field {
         name: "systemReserved",
         get: |config| json!(config.system_reserved),
@@ -275,37 +290,22 @@ pub(super) const FIELDS: &[Field] = &[
     Field {
         name: "enforceNodeAllocatable",
         get: |config| if config.enforce_allocatable { json!(["pods"]) } else { json!(["none"]) },
-        set: |config, value| match texts(value)?.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        set: |config, value| match <Vec<String>>::read(value)?.iter().map(String::as_str).collect::<Vec<_>>().as_slice()
+        {
             ["pods"] => Ok(config.enforce_allocatable = true),
             [] | ["none"] => Ok(config.enforce_allocatable = false),
             _ => Err(format!("{value} is not supported by this kubelet, which knows \"pods\" and \"none\"")),
         },
     },
-    Field {
-        name: "allowedUnsafeSysctls",
-        get: |config| json!(config.allowed_unsafe_sysctls),
-        set: |config, value| Ok(config.allowed_unsafe_sysctls = texts(value)?),
-    },
+    field!("allowedUnsafeSysctls", allowed_unsafe_sysctls),
     Field {
         name: "providerID",
         get: |config| config.provider_id.clone().into(),
-        set: |config, value| Ok(config.provider_id = Some(text(value)?).filter(|id| !id.is_empty())),
+        set: |config, value| Ok(config.provider_id = Some(String::read(value)?).filter(|id| !id.is_empty())),
     },
-    Field {
-        name: "enableSystemLogHandler",
-        get: |config| config.system_log_handler.into(),
-        set: |config, value| Ok(config.system_log_handler = boolean(value)?),
-    },
-    Field {
-        name: "enableSystemLogQuery",
-        get: |config| config.system_log_query.into(),
-        set: |config, value| Ok(config.system_log_query = boolean(value)?),
-    },
-    Field {
-        name: "seccompDefault",
-        get: |config| config.seccomp_default.into(),
-        set: |config, value| Ok(config.seccomp_default = boolean(value)?),
-    },
+    field!("enableSystemLogHandler", system_log_handler),
+    field!("enableSystemLogQuery", system_log_query),
+    field!("seccompDefault", seccomp_default),
     Field {
         name: "registerWithTaints",
         get: |config| {
@@ -318,16 +318,8 @@ pub(super) const FIELDS: &[Field] = &[
             Ok(())
         },
     },
-    Field {
-        name: "registerNode",
-        get: |config| config.register_node.into(),
-        set: |config, value| Ok(config.register_node = boolean(value)?),
-    },
-    Field {
-        name: "containerRuntimeEndpoint",
-        get: |config| config.cri_socket.clone().into(),
-        set: |config, value| Ok(config.cri_socket = text(value)?),
-    },
+    field!("registerNode", register_node),
+    field!("containerRuntimeEndpoint", cri_socket),
     Field {
         name: "authentication",
         get: |config| {
@@ -345,10 +337,10 @@ pub(super) const FIELDS: &[Field] = &[
             let access = &mut config.access;
             let files = &mut config.tls_files;
             nested(value, "", &mut |name, value| match name {
-                "x509.clientCAFile" => Some(path(value).map(|path| files.client_ca = path)),
-                "webhook.enabled" => Some(boolean(value).map(|on| access.webhook = on)),
+                "x509.clientCAFile" => Some(<Option<PathBuf>>::read(value).map(|path| files.client_ca = path)),
+                "webhook.enabled" => Some(bool::read(value).map(|on| access.webhook = on)),
                 "webhook.cacheTTL" => Some(set_duration(value, &mut access.token_ttl)),
-                "anonymous.enabled" => Some(boolean(value).map(|on| access.anonymous = on)),
+                "anonymous.enabled" => Some(bool::read(value).map(|on| access.anonymous = on)),
                 _ => None,
             })
         },
@@ -383,7 +375,7 @@ pub(super) const FIELDS: &[Field] = &[
 
 fn taint(value: &Value) -> Result<Taint, String> {
     // An unquoted `true` is a boolean in YAML: it is refused rather than dropped.
-    let field = |name: &str| value.get(name).filter(|value| !value.is_null()).map(text).transpose();
+    let field = |name: &str| value.get(name).filter(|value| !value.is_null()).map(String::read).transpose();
     let (Some(key), Some(effect)) = (field("key")?, field("effect")?) else {
         return Err(format!("{value} is not a taint: it needs a key and an effect"));
     };

@@ -6,7 +6,7 @@ use corten_meta::Value;
 use serde_json::json;
 
 use super::Field;
-use super::fields::{duration, map, number, text, written};
+use super::fields::{Setting, choice, field};
 use crate::config::topology_options::MOST_NODES;
 use crate::cpus::Options;
 use crate::shutdown::Period;
@@ -20,23 +20,12 @@ pub(super) const FIELDS: &[Field] = &[
         name: "cgroupDriver",
         // The runtime reports the cgroup driver, as with upstream; a runtime with the systemd driver is refused.
         get: |_| "cgroupfs".into(),
-        set: |_, value| match text(value)?.as_str() {
+        set: |_, value| match String::read(value)?.as_str() {
             "cgroupfs" | "systemd" => Ok(()),
             other => Err(format!("{other:?} is neither cgroupfs nor systemd")),
         },
     },
-    Field {
-        name: "cpuManagerPolicy",
-        get: |config| if config.static_cpu_policy { "static" } else { "none" }.into(),
-        set: |config, value| {
-            config.static_cpu_policy = match text(value)?.as_str() {
-                "none" => false,
-                "static" => true,
-                other => return Err(format!("{other:?} is neither none nor static")),
-            };
-            Ok(())
-        },
-    },
+    choice!("cpuManagerPolicy", static_cpu_policy, "none", "static"),
     Field {
         name: "cpuManagerPolicyOptions",
         get: |config| {
@@ -46,7 +35,7 @@ pub(super) const FIELDS: &[Field] = &[
         },
         set: |config, value| {
             config.cpu_options = Options::default();
-            for (name, value) in map(value)? {
+            for (name, value) in <BTreeMap<String, String>>::read(value)? {
                 let known = Options::ALL.iter().find(|(known, _)| *known == name);
                 let (_, option) = known.ok_or_else(|| match name.as_str() {
                     "align-by-socket" | "distribute-cpus-across-cores" => {
@@ -63,7 +52,7 @@ pub(super) const FIELDS: &[Field] = &[
         name: "reservedSystemCPUs",
         get: |config| config.reserved_cpus.clone().map_or(Value::Null, Value::from),
         set: |config, value| {
-            let cpus = Some(text(value)?).filter(|cpus| !cpus.is_empty());
+            let cpus = Some(String::read(value)?).filter(|cpus| !cpus.is_empty());
             if cpus.as_deref().is_some_and(|cpus| crate::cpus::set::parse(cpus).is_none()) {
                 return Err(format!("{value} is not a list of processors"));
             }
@@ -71,18 +60,7 @@ pub(super) const FIELDS: &[Field] = &[
             Ok(())
         },
     },
-    Field {
-        name: "memoryManagerPolicy",
-        get: |config| if config.static_memory_policy { "Static" } else { "None" }.into(),
-        set: |config, value| {
-            config.static_memory_policy = match text(value)?.as_str() {
-                "None" => false,
-                "Static" => true,
-                other => return Err(format!("{other:?} is neither None nor Static")),
-            };
-            Ok(())
-        },
-    },
+    choice!("memoryManagerPolicy", static_memory_policy, "None", "Static"),
     Field {
         name: "reservedMemory",
         get: |config| {
@@ -109,7 +87,7 @@ pub(super) const FIELDS: &[Field] = &[
             named.map_or(Value::Null, |(name, _)| (*name).into())
         },
         set: |config, value| {
-            let wanted = text(value)?;
+            let wanted = String::read(value)?;
             let found = Policy::ALL.iter().find(|(name, _)| *name == wanted);
             config.topology_policy = found.map(|(_, policy)| *policy).ok_or_else(|| {
                 let names: Vec<&str> = Policy::ALL.iter().map(|(name, _)| *name).collect();
@@ -118,18 +96,7 @@ pub(super) const FIELDS: &[Field] = &[
             Ok(())
         },
     },
-    Field {
-        name: "topologyManagerScope",
-        get: |config| if config.topology_of_pods { "pod" } else { "container" }.into(),
-        set: |config, value| {
-            config.topology_of_pods = match text(value)?.as_str() {
-                "container" => false,
-                "pod" => true,
-                other => return Err(format!("{other:?} is neither container nor pod")),
-            };
-            Ok(())
-        },
-    },
+    choice!("topologyManagerScope", topology_of_pods, "container", "pod"),
     Field {
         name: "topologyManagerPolicyOptions",
         get: |config| {
@@ -141,7 +108,7 @@ pub(super) const FIELDS: &[Field] = &[
         set: |config, value| {
             let options = &mut config.topology_options;
             *options = crate::topology::Options::default();
-            for (name, value) in map(value)? {
+            for (name, value) in <BTreeMap<String, String>>::read(value)? {
                 match name.as_str() {
                     CLOSEST => options.closest = parse_bool(&name, &value)?,
                     MOST => {
@@ -157,22 +124,8 @@ pub(super) const FIELDS: &[Field] = &[
             Ok(())
         },
     },
-    Field {
-        name: "shutdownGracePeriod",
-        get: |config| written(config.shutdown.grace_period),
-        set: |config, value| {
-            config.shutdown.grace_period = duration(value)?;
-            Ok(())
-        },
-    },
-    Field {
-        name: "shutdownGracePeriodCriticalPods",
-        get: |config| written(config.shutdown.critical_grace_period),
-        set: |config, value| {
-            config.shutdown.critical_grace_period = duration(value)?;
-            Ok(())
-        },
-    },
+    field!("shutdownGracePeriod", shutdown.grace_period),
+    field!("shutdownGracePeriodCriticalPods", shutdown.critical_grace_period),
     Field {
         name: "shutdownGracePeriodByPodPriority",
         get: |config| {
@@ -187,8 +140,8 @@ pub(super) const FIELDS: &[Field] = &[
             let list = value.as_array().ok_or_else(|| format!("{value} is not a list"))?;
             let field = |entry: &Value, name: &str| entry.get(name).cloned().unwrap_or(Value::Null);
             let period = |entry: &Value| {
-                let seconds = number(&field(entry, "shutdownGracePeriodSeconds"))?;
-                Ok(Period { priority: number(&field(entry, "priority"))?, seconds })
+                let seconds = Setting::read(&field(entry, "shutdownGracePeriodSeconds"))?;
+                Ok(Period { priority: Setting::read(&field(entry, "priority"))?, seconds })
             };
             config.shutdown.by_priority = list.iter().map(period).collect::<Result<_, String>>()?;
             Ok(())
@@ -212,7 +165,7 @@ fn parse_bool(name: &str, value: &str) -> Result<bool, String> {
 
 /// Parses `{numaNode: 0, limits: {memory: 1Gi}}`.
 fn reserved(value: &Value) -> Result<(u32, BTreeMap<String, u64>), String> {
-    let limits = map(value.get("limits").unwrap_or(&Value::Null))?;
+    let limits = <BTreeMap<String, String>>::read(value.get("limits").unwrap_or(&Value::Null))?;
     let sizes = limits.into_iter().map(|(kind, size)| {
         let size = corten_meta::Quantity::parse(&size).map_err(|error| error.to_string())?.as_i64();
         if kind != "memory" && !kind.starts_with("hugepages-") {
@@ -220,5 +173,5 @@ fn reserved(value: &Value) -> Result<(u32, BTreeMap<String, u64>), String> {
         }
         Ok((kind, u64::try_from(size).map_err(|_| format!("{size} is not a size"))?))
     });
-    Ok((number(value.get("numaNode").unwrap_or(&Value::Null))?, sizes.collect::<Result<_, String>>()?))
+    Ok((Setting::read(value.get("numaNode").unwrap_or(&Value::Null))?, sizes.collect::<Result<_, String>>()?))
 }

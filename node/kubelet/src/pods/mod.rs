@@ -20,6 +20,4 @@ mod termination_message;
 mod worker;
 
 #[cfg(test)]
-mod plan_tests;
-#[cfg(test)]
-mod status_tests;
+mod tests;

@@ -171,7 +171,7 @@ impl Worker {
         }
         self.services.signals.terminations.forget(spec::uid(&self.pod));
         let uid = spec::uid(&self.pod);
-        self.services.metrics.retain(&metrics::PROBES, |labels| labels.get(3).is_none_or(|known| known != uid));
+        self.services.metrics.forget_pod(uid);
         self.services.resources.allocations.release(spec::uid(&self.pod));
         self.services.resources.share_cpu(&self.services.config.cgroup_root);
         self.services.api.objects.forget(spec::uid(&self.pod));

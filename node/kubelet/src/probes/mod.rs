@@ -239,7 +239,7 @@ impl Task {
         let name = spec::name(pod);
         let uid = spec::uid(pod);
         let labels = [container, namespace, name, uid, self.kind.title(), result];
-        self.runtime.metrics().count(&crate::metrics::PROBES, &labels);
+        self.runtime.metrics().probed(&labels);
     }
 
     fn set(&self, good: bool) {

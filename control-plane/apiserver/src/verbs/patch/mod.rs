@@ -70,15 +70,15 @@ pub fn is_apply(target: &Scope<'_>) -> bool {
 /// Refuses a media type that no patch has.
 pub fn check_media_type(target: &Scope<'_>) -> Result<(), Status> {
     let kind = media_type(&target.context.headers);
-    // Only built-in types have the merge keys of a strategic merge.
-    let accepted: &[&str] = match target.resource.kind.is_custom() {
-        true => &[JSON, MERGE, apply::MEDIA_TYPE],
-        false => &[JSON, MERGE, STRATEGIC, apply::MEDIA_TYPE],
+    let serving = target.resource.kind.serving();
+    let accepted: &[&str] = match serving.has_merge_keys {
+        true => &[JSON, MERGE, STRATEGIC, apply::MEDIA_TYPE],
+        false => &[JSON, MERGE, apply::MEDIA_TYPE],
     };
-    match (accepted.contains(&kind), target.resource.kind.is_custom()) {
-        (true, _) => Ok(()),
-        (false, true) => Err(Status::unsupported_media_type(accepted)),
-        (false, false) => Err(unsupported_body()),
+    match accepted.contains(&kind) {
+        true => Ok(()),
+        false if serving.is_registered => Err(unsupported_body()),
+        false => Err(Status::unsupported_media_type(accepted)),
     }
 }
 

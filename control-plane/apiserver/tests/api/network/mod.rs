@@ -49,6 +49,11 @@ fn issue(issuer: &Issuer<'_, KeyPair>, name: &str, group: &str, names: Vec<Strin
 
 impl Listening {
     pub async fn start() -> Listening {
+        Listening::with(crate::server::config()).await
+    }
+
+    /// Starts a server with other settings.
+    pub async fn with(config: corten_apiserver::Config) -> Listening {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -59,7 +64,7 @@ impl Listening {
         let tls = corten_apiserver::tls_config(&certificate, &key, &ca).unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let trusting = corten_apiserver::Config { client_ca: ca.clone(), ..crate::server::config() };
+        let trusting = corten_apiserver::Config { client_ca: ca.clone(), ..config };
         let server = TestServer::with(trusting).await;
         let shutdown = CancellationToken::new();
         let serving = Arc::clone(&server.server);

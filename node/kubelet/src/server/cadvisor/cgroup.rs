@@ -4,9 +4,12 @@
 
 use std::fs;
 
+use corten_meta::metrics::Family;
+
 use super::super::metrics::TICKS;
 use super::{Figure, Read, common, number};
 use crate::container::cgroups::field;
+use crate::metrics::cadvisor::*;
 
 /// Reads the files of cgroup v1.
 pub(super) fn legacy(read: Read<'_>, list: &mut Vec<Figure>) {
@@ -22,35 +25,35 @@ pub(super) fn legacy(read: Read<'_>, list: &mut Vec<Figure>) {
     common(
         list,
         &[
-            ("container_cpu_cfs_periods_total", field(&throttling, "nr_periods").map(|count| count as f64)),
-            ("container_cpu_cfs_throttled_periods_total", field(&throttling, "nr_throttled").map(|count| count as f64)),
+            (&CONTAINER_CPU_CFS_PERIODS_TOTAL, field(&throttling, "nr_periods").map(|count| count as f64)),
+            (&CONTAINER_CPU_CFS_THROTTLED_PERIODS_TOTAL, field(&throttling, "nr_throttled").map(|count| count as f64)),
             (
-                "container_cpu_cfs_throttled_seconds_total",
+                &CONTAINER_CPU_CFS_THROTTLED_SECONDS_TOTAL,
                 field(&throttling, "throttled_time").map(|time| time as f64 / 1e9),
             ),
-            ("container_cpu_user_seconds_total", ticks("user")),
-            ("container_cpu_system_seconds_total", ticks("system")),
-            ("container_memory_cache", memory("cache")),
-            ("container_memory_failcnt", number(read("memory", "memory.failcnt"))),
-            ("container_memory_kernel_usage", number(read("memory", "memory.kmem.usage_in_bytes"))),
-            ("container_memory_mapped_file", memory("mapped_file")),
-            ("container_memory_max_usage_bytes", number(read("memory", "memory.max_usage_in_bytes"))),
-            ("container_memory_rss", memory("rss")),
-            ("container_memory_swap", memory("swap")),
-            ("container_memory_total_active_file_bytes", memory("active_file")),
-            ("container_memory_total_inactive_file_bytes", memory("inactive_file")),
-            ("container_memory_usage_bytes", usage),
+            (&CONTAINER_CPU_USER_SECONDS_TOTAL, ticks("user")),
+            (&CONTAINER_CPU_SYSTEM_SECONDS_TOTAL, ticks("system")),
+            (&CONTAINER_MEMORY_CACHE, memory("cache")),
+            (&CONTAINER_MEMORY_FAILCNT, number(read("memory", "memory.failcnt"))),
+            (&CONTAINER_MEMORY_KERNEL_USAGE, number(read("memory", "memory.kmem.usage_in_bytes"))),
+            (&CONTAINER_MEMORY_MAPPED_FILE, memory("mapped_file")),
+            (&CONTAINER_MEMORY_MAX_USAGE_BYTES, number(read("memory", "memory.max_usage_in_bytes"))),
+            (&CONTAINER_MEMORY_RSS, memory("rss")),
+            (&CONTAINER_MEMORY_SWAP, memory("swap")),
+            (&CONTAINER_MEMORY_TOTAL_ACTIVE_FILE_BYTES, memory("active_file")),
+            (&CONTAINER_MEMORY_TOTAL_INACTIVE_FILE_BYTES, memory("inactive_file")),
+            (&CONTAINER_MEMORY_USAGE_BYTES, usage),
             (
-                "container_memory_working_set_bytes",
+                &CONTAINER_MEMORY_WORKING_SET_BYTES,
                 usage.map(|usage| (usage - memory("inactive_file").unwrap_or(0.0)).max(0.0)),
             ),
-            ("container_oom_events_total", ooms.map(|count| count as f64)),
-            ("container_spec_cpu_period", number(read("cpu", "cpu.cfs_period_us"))),
-            ("container_spec_cpu_quota", quota),
-            ("container_spec_cpu_shares", number(read("cpu", "cpu.shares"))),
-            ("container_spec_memory_limit_bytes", limit("memory.limit_in_bytes")),
-            ("container_spec_memory_reservation_limit_bytes", limit("memory.soft_limit_in_bytes")),
-            ("container_spec_memory_swap_limit_bytes", limit("memory.memsw.limit_in_bytes")),
+            (&CONTAINER_OOM_EVENTS_TOTAL, ooms.map(|count| count as f64)),
+            (&CONTAINER_SPEC_CPU_PERIOD, number(read("cpu", "cpu.cfs_period_us"))),
+            (&CONTAINER_SPEC_CPU_QUOTA, quota),
+            (&CONTAINER_SPEC_CPU_SHARES, number(read("cpu", "cpu.shares"))),
+            (&CONTAINER_SPEC_MEMORY_LIMIT_BYTES, limit("memory.limit_in_bytes")),
+            (&CONTAINER_SPEC_MEMORY_RESERVATION_LIMIT_BYTES, limit("memory.soft_limit_in_bytes")),
+            (&CONTAINER_SPEC_MEMORY_SWAP_LIMIT_BYTES, limit("memory.memsw.limit_in_bytes")),
         ],
     );
     let used = number(read("cpuacct", "cpuacct.usage")).map(|time| time / 1e9);
@@ -67,9 +70,9 @@ pub(super) fn legacy(read: Read<'_>, list: &mut Vec<Figure>) {
     for (file, names) in [
         (
             "blkio.throttle.io_service_bytes_recursive",
-            ["container_fs_reads_bytes_total", "container_fs_writes_bytes_total"],
+            [&CONTAINER_FS_READS_BYTES_TOTAL, &CONTAINER_FS_WRITES_BYTES_TOTAL],
         ),
-        ("blkio.throttle.io_serviced_recursive", ["container_fs_reads_total", "container_fs_writes_total"]),
+        ("blkio.throttle.io_serviced_recursive", [&CONTAINER_FS_READS_TOTAL, &CONTAINER_FS_WRITES_TOTAL]),
     ] {
         for line in read("blkio", file).unwrap_or_default().lines() {
             let words: Vec<&str> = line.split_whitespace().collect();
@@ -98,35 +101,35 @@ pub(super) fn unified(read: Read<'_>, list: &mut Vec<Figure>) {
     common(
         list,
         &[
-            ("container_cpu_cfs_periods_total", limited(field(&times, "nr_periods").map(|count| count as f64))),
+            (&CONTAINER_CPU_CFS_PERIODS_TOTAL, limited(field(&times, "nr_periods").map(|count| count as f64))),
             (
-                "container_cpu_cfs_throttled_periods_total",
+                &CONTAINER_CPU_CFS_THROTTLED_PERIODS_TOTAL,
                 limited(field(&times, "nr_throttled").map(|count| count as f64)),
             ),
-            ("container_cpu_cfs_throttled_seconds_total", limited(micro("throttled_usec"))),
-            ("container_cpu_user_seconds_total", micro("user_usec")),
-            ("container_cpu_system_seconds_total", micro("system_usec")),
-            ("container_memory_cache", memory("file")),
-            ("container_memory_failcnt", field(&events, "max").map(|count| count as f64)),
-            ("container_memory_kernel_usage", memory("kernel")),
-            ("container_memory_mapped_file", memory("file_mapped")),
-            ("container_memory_max_usage_bytes", number(read("memory", "memory.peak"))),
-            ("container_memory_rss", memory("anon")),
-            ("container_memory_swap", number(read("memory", "memory.swap.current"))),
-            ("container_memory_total_active_file_bytes", memory("active_file")),
-            ("container_memory_total_inactive_file_bytes", memory("inactive_file")),
-            ("container_memory_usage_bytes", usage),
+            (&CONTAINER_CPU_CFS_THROTTLED_SECONDS_TOTAL, limited(micro("throttled_usec"))),
+            (&CONTAINER_CPU_USER_SECONDS_TOTAL, micro("user_usec")),
+            (&CONTAINER_CPU_SYSTEM_SECONDS_TOTAL, micro("system_usec")),
+            (&CONTAINER_MEMORY_CACHE, memory("file")),
+            (&CONTAINER_MEMORY_FAILCNT, field(&events, "max").map(|count| count as f64)),
+            (&CONTAINER_MEMORY_KERNEL_USAGE, memory("kernel")),
+            (&CONTAINER_MEMORY_MAPPED_FILE, memory("file_mapped")),
+            (&CONTAINER_MEMORY_MAX_USAGE_BYTES, number(read("memory", "memory.peak"))),
+            (&CONTAINER_MEMORY_RSS, memory("anon")),
+            (&CONTAINER_MEMORY_SWAP, number(read("memory", "memory.swap.current"))),
+            (&CONTAINER_MEMORY_TOTAL_ACTIVE_FILE_BYTES, memory("active_file")),
+            (&CONTAINER_MEMORY_TOTAL_INACTIVE_FILE_BYTES, memory("inactive_file")),
+            (&CONTAINER_MEMORY_USAGE_BYTES, usage),
             (
-                "container_memory_working_set_bytes",
+                &CONTAINER_MEMORY_WORKING_SET_BYTES,
                 usage.map(|usage| (usage - memory("inactive_file").unwrap_or(0.0)).max(0.0)),
             ),
-            ("container_oom_events_total", field(&events, "oom_kill").map(|count| count as f64)),
-            ("container_spec_cpu_period", period.parse().ok()),
-            ("container_spec_cpu_quota", quota),
-            ("container_spec_cpu_shares", weight.map(|weight| 2.0 + ((weight - 1.0) * 262_142.0 / 9_999.0).floor())),
-            ("container_spec_memory_limit_bytes", limit("memory.max")),
-            ("container_spec_memory_reservation_limit_bytes", limit("memory.low")),
-            ("container_spec_memory_swap_limit_bytes", limit("memory.swap.max")),
+            (&CONTAINER_OOM_EVENTS_TOTAL, field(&events, "oom_kill").map(|count| count as f64)),
+            (&CONTAINER_SPEC_CPU_PERIOD, period.parse().ok()),
+            (&CONTAINER_SPEC_CPU_QUOTA, quota),
+            (&CONTAINER_SPEC_CPU_SHARES, weight.map(|weight| 2.0 + ((weight - 1.0) * 262_142.0 / 9_999.0).floor())),
+            (&CONTAINER_SPEC_MEMORY_LIMIT_BYTES, limit("memory.max")),
+            (&CONTAINER_SPEC_MEMORY_RESERVATION_LIMIT_BYTES, limit("memory.low")),
+            (&CONTAINER_SPEC_MEMORY_SWAP_LIMIT_BYTES, limit("memory.swap.max")),
         ],
     );
     cpu_total(list, micro("usage_usec"));
@@ -135,8 +138,8 @@ pub(super) fn unified(read: Read<'_>, list: &mut Vec<Figure>) {
     for line in read("io", "io.stat").unwrap_or_default().lines() {
         let Some((device, values)) = line.split_once(' ') else { continue };
         let value = |name: &str| values.split(' ').find_map(|pair| pair.strip_prefix(name)?.parse::<f64>().ok());
-        let bytes = ["container_fs_reads_bytes_total", "container_fs_writes_bytes_total"];
-        let counts = ["container_fs_reads_total", "container_fs_writes_total"];
+        let bytes = [&CONTAINER_FS_READS_BYTES_TOTAL, &CONTAINER_FS_WRITES_BYTES_TOTAL];
+        let counts = [&CONTAINER_FS_READS_TOTAL, &CONTAINER_FS_WRITES_TOTAL];
         for (operation, name, names) in [
             ("Read", "rbytes=", bytes),
             ("Write", "wbytes=", bytes),
@@ -147,16 +150,12 @@ pub(super) fn unified(read: Read<'_>, list: &mut Vec<Figure>) {
         }
     }
     for (file, waiting, stalled) in [
-        (
-            "cpu.pressure",
-            "container_pressure_cpu_waiting_seconds_total",
-            "container_pressure_cpu_stalled_seconds_total",
-        ),
-        ("io.pressure", "container_pressure_io_waiting_seconds_total", "container_pressure_io_stalled_seconds_total"),
+        ("cpu.pressure", &CONTAINER_PRESSURE_CPU_WAITING_SECONDS_TOTAL, &CONTAINER_PRESSURE_CPU_STALLED_SECONDS_TOTAL),
+        ("io.pressure", &CONTAINER_PRESSURE_IO_WAITING_SECONDS_TOTAL, &CONTAINER_PRESSURE_IO_STALLED_SECONDS_TOTAL),
         (
             "memory.pressure",
-            "container_pressure_memory_waiting_seconds_total",
-            "container_pressure_memory_stalled_seconds_total",
+            &CONTAINER_PRESSURE_MEMORY_WAITING_SECONDS_TOTAL,
+            &CONTAINER_PRESSURE_MEMORY_STALLED_SECONDS_TOTAL,
         ),
     ] {
         let text = read("cpu", file).unwrap_or_default();
@@ -169,7 +168,7 @@ pub(super) fn unified(read: Read<'_>, list: &mut Vec<Figure>) {
 }
 
 fn cpu_total(list: &mut Vec<Figure>, used: Option<f64>) {
-    list.extend(used.map(|used| ("container_cpu_usage_seconds_total", vec![("cpu", "total".to_owned())], used)));
+    list.extend(used.map(|used| (&CONTAINER_CPU_USAGE_SECONDS_TOTAL, vec![("cpu", "total".to_owned())], used)));
 }
 
 /// Adds page faults and major page faults: of the cgroup itself, and of its descendants.
@@ -178,11 +177,11 @@ fn failures(list: &mut Vec<Figure>, counts: [Option<u64>; 4]) {
         [("pgfault", "container"), ("pgmajfault", "container"), ("pgfault", "hierarchy"), ("pgmajfault", "hierarchy")];
     for ((kind, scope), count) in kinds.into_iter().zip(counts) {
         let labels = || vec![("failure_type", kind.to_owned()), ("scope", scope.to_owned())];
-        list.extend(count.map(|count| ("container_memory_failures_total", labels(), count as f64)));
+        list.extend(count.map(|count| (&CONTAINER_MEMORY_FAILURES_TOTAL, labels(), count as f64)));
     }
 }
 
-fn disk(list: &mut Vec<Figure>, device: &str, operation: &str, [reads, writes]: [&'static str; 2], count: f64) {
+fn disk(list: &mut Vec<Figure>, device: &str, operation: &str, [reads, writes]: [&'static Family; 2], count: f64) {
     let (major, minor) = device.split_once(':').unwrap_or((device, ""));
     let name = fs::read_link(format!("/sys/dev/block/{device}")).ok();
     let name = name.and_then(|path| Some(format!("/dev/{}", path.file_name()?.to_str()?))).unwrap_or_default();
@@ -192,13 +191,13 @@ fn disk(list: &mut Vec<Figure>, device: &str, operation: &str, [reads, writes]: 
         _ => None,
     };
     list.extend(family.map(|family| (family, vec![("device", name.clone())], count)));
-    if reads.contains("bytes") {
+    if reads.name.contains("bytes") {
         let labels = vec![
             ("device", name),
             ("major", major.to_owned()),
             ("minor", minor.to_owned()),
             ("operation", operation.to_owned()),
         ];
-        list.push(("container_blkio_device_usage_total", labels, count));
+        list.push((&CONTAINER_BLKIO_DEVICE_USAGE_TOTAL, labels, count));
     }
 }

@@ -9,80 +9,20 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 
+use corten_meta::metrics::{Exposition, Family};
 use http::{Response, StatusCode};
 
-use super::metrics::Page;
 use super::{Body, State, text};
 use crate::container::cgroups::Cgroups;
+use crate::metrics::cadvisor::*;
 use crate::node::Host;
 use crate::pod::resources;
 use crate::pod::spec;
 use crate::stats::Detail;
 use crate::summary::{FsStats, Time};
 
-/// The name, type and help of every family, in the order of the output.
-#[rustfmt::skip]
-const FAMILIES: &[(&str, &str, &str)] = &[
-    ("container_blkio_device_usage_total", "counter", "Blkio Device bytes usage"),
-    ("container_cpu_cfs_periods_total", "counter", "Number of elapsed enforcement period intervals."),
-    ("container_cpu_cfs_throttled_periods_total", "counter", "Number of throttled period intervals."),
-    ("container_cpu_cfs_throttled_seconds_total", "counter", "Total time duration the container has been throttled."),
-    ("container_cpu_system_seconds_total", "counter", "Cumulative system cpu time consumed in seconds."),
-    ("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed in seconds."),
-    ("container_cpu_user_seconds_total", "counter", "Cumulative user cpu time consumed in seconds."),
-    ("container_file_descriptors", "gauge", "Number of open file descriptors for the container."),
-    ("container_fs_inodes_free", "gauge", "Number of available Inodes"),
-    ("container_fs_inodes_total", "gauge", "Number of Inodes"),
-    ("container_fs_limit_bytes", "gauge", "Number of bytes that can be consumed by the container on this filesystem."),
-    ("container_fs_reads_bytes_total", "counter", "Cumulative count of bytes read"),
-    ("container_fs_reads_total", "counter", "Cumulative count of reads completed"),
-    ("container_fs_usage_bytes", "gauge", "Number of bytes that are consumed by the container on this filesystem."),
-    ("container_fs_writes_bytes_total", "counter", "Cumulative count of bytes written"),
-    ("container_fs_writes_total", "counter", "Cumulative count of writes completed"),
-    ("container_last_seen", "gauge", "Last time a container was seen by the exporter"),
-    ("container_memory_cache", "gauge", "Number of bytes of page cache memory."),
-    ("container_memory_failcnt", "counter", "Number of memory usage hits limits"),
-    ("container_memory_failures_total", "counter", "Cumulative count of memory allocation failures."),
-    ("container_memory_kernel_usage", "gauge", "Size of kernel memory allocated in bytes."),
-    ("container_memory_mapped_file", "gauge", "Size of memory mapped files in bytes."),
-    ("container_memory_max_usage_bytes", "gauge", "Maximum memory usage recorded in bytes"),
-    ("container_memory_rss", "gauge", "Size of RSS in bytes."),
-    ("container_memory_swap", "gauge", "Container swap usage in bytes."),
-    ("container_memory_total_active_file_bytes", "gauge", "Current total active file in bytes."),
-    ("container_memory_total_inactive_file_bytes", "gauge", "Current total inactive file in bytes."),
-    ("container_memory_usage_bytes", "gauge", "Current memory usage in bytes, including all memory regardless of when it was accessed"),
-    ("container_memory_working_set_bytes", "gauge", "Current working set in bytes."),
-    ("container_network_receive_bytes_total", "counter", "Cumulative count of bytes received"),
-    ("container_network_receive_errors_total", "counter", "Cumulative count of errors encountered while receiving"),
-    ("container_network_receive_packets_dropped_total", "counter", "Cumulative count of packets dropped while receiving"),
-    ("container_network_receive_packets_total", "counter", "Cumulative count of packets received"),
-    ("container_network_transmit_bytes_total", "counter", "Cumulative count of bytes transmitted"),
-    ("container_network_transmit_errors_total", "counter", "Cumulative count of errors encountered while transmitting"),
-    ("container_network_transmit_packets_dropped_total", "counter", "Cumulative count of packets dropped while transmitting"),
-    ("container_network_transmit_packets_total", "counter", "Cumulative count of packets transmitted"),
-    ("container_oom_events_total", "counter", "Count of out of memory events observed for the container"),
-    ("container_pressure_cpu_stalled_seconds_total", "counter", "Total time duration no tasks in the container could make progress due to CPU congestion."),
-    ("container_pressure_cpu_waiting_seconds_total", "counter", "Total time duration tasks in the container have waited due to CPU congestion."),
-    ("container_pressure_io_stalled_seconds_total", "counter", "Total time duration no tasks in the container could make progress due to IO congestion."),
-    ("container_pressure_io_waiting_seconds_total", "counter", "Total time duration tasks in the container have waited due to IO congestion."),
-    ("container_pressure_memory_stalled_seconds_total", "counter", "Total time duration no tasks in the container could make progress due to memory congestion."),
-    ("container_pressure_memory_waiting_seconds_total", "counter", "Total time duration tasks in the container have waited due to memory congestion."),
-    ("container_processes", "gauge", "Number of processes running inside the container."),
-    ("container_sockets", "gauge", "Number of open sockets for the container."),
-    ("container_spec_cpu_period", "gauge", "CPU period of the container."),
-    ("container_spec_cpu_quota", "gauge", "CPU quota of the container."),
-    ("container_spec_cpu_shares", "gauge", "CPU share of the container."),
-    ("container_spec_memory_limit_bytes", "gauge", "Memory limit for the container."),
-    ("container_spec_memory_reservation_limit_bytes", "gauge", "Memory reservation limit for the container."),
-    ("container_spec_memory_swap_limit_bytes", "gauge", "Memory swap limit for the container."),
-    ("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds."),
-    ("container_threads", "gauge", "Number of threads running inside the container"),
-    ("container_threads_max", "gauge", "Maximum number of threads allowed inside the container, infinity if value is zero"),
-    ("container_ulimits_soft", "gauge", "Soft ulimit values for the container root process. Unlimited if -1, except priority and nice"),
-];
-
 /// A sample: its family, its labels beyond those of its cgroup, its value.
-type Figure = (&'static str, Vec<(&'static str, String)>, f64);
+type Figure = (&'static Family, Vec<(&'static str, String)>, f64);
 
 /// A cgroup, and the pod and container that it belongs to.
 #[derive(Default)]
@@ -153,60 +93,56 @@ async fn rows(state: &Arc<State>) -> Vec<Row> {
 
 fn write(rows: &[Row], cgroups: &Cgroups, host: &Host) -> String {
     let now = Time(jiff::Timestamp::now());
-    let mut page = Page::default();
+    let mut page = Exposition::default();
     machine(&mut page, host);
     let figures: Vec<(&Row, Vec<Figure>)> = rows.iter().map(|row| (row, figures(row, cgroups, now))).collect();
-    for (name, kind, help) in FAMILIES {
-        let mut samples = figures.iter().flat_map(|(row, list)| list.iter().map(move |figure| (row, figure)));
-        let Some(first) = samples.find(|(_, figure)| figure.0 == *name) else { continue };
-        page.family(name, kind, help);
-        for (row, (_, own, value)) in std::iter::once(first).chain(samples.filter(|(_, figure)| figure.0 == *name)) {
-            let mut labels: Vec<(&str, &str)> = own.iter().map(|(name, value)| (*name, value.as_str())).collect();
-            labels.extend([
-                ("container", row.container.as_str()),
-                ("id", row.cgroup.as_str()),
-                ("image", row.image.as_str()),
-                ("name", row.name.as_str()),
-                ("namespace", row.namespace.as_str()),
-                ("pod", row.pod.as_str()),
-            ]);
-            labels.sort_unstable();
-            page.sample(name, &labels, *value, Some(now));
+    for family in FAMILIES {
+        let all = figures.iter().flat_map(|(row, list)| list.iter().map(move |figure| (row, figure)));
+        let mut samples = all.filter(|(_, figure)| figure.0.name == family.name).peekable();
+        if samples.peek().is_some() {
+            page.family(family);
+        }
+        for (row, (_, own, value)) in samples {
+            let labels: Vec<&str> = family.labels.iter().map(|label| row.label(own, label)).collect();
+            page.sample_at(family, &labels, *value, now.milliseconds());
         }
     }
-    page.family(
-        "container_scrape_error",
-        "gauge",
-        "1 if there was an error while getting container metrics, 0 otherwise",
-    );
-    page.sample("container_scrape_error", &[], 0.0, None);
-    page.text
+    page.single(&CONTAINER_SCRAPE_ERROR, 0.0);
+    page.finish()
 }
 
-fn machine(page: &mut Page, host: &Host) {
+impl Row {
+    /// Returns the value of a label: one of the sample's own, or of the cgroup.
+    fn label<'a>(&'a self, own: &'a [(&str, String)], label: &str) -> &'a str {
+        match label {
+            "container" => &self.container,
+            "id" => &self.cgroup,
+            "image" => &self.image,
+            "name" => &self.name,
+            "namespace" => &self.namespace,
+            "pod" => &self.pod,
+            _ => own.iter().find(|(name, _)| *name == label).map_or("", |(_, value)| value),
+        }
+    }
+}
+
+fn machine(page: &mut Exposition, host: &Host) {
     let (cores, sockets) = crate::cpus::physical();
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let swap =
         meminfo.lines().find_map(|line| line.strip_prefix("SwapTotal:")?.split_whitespace().next()?.parse().ok());
-    let version = [
-        ("cadvisorRevision", ""),
-        ("cadvisorVersion", ""),
-        ("dockerVersion", ""),
-        ("kernelVersion", host.kernel_version.as_str()),
-        ("osVersion", host.os_image.as_str()),
-    ];
-    page.family("cadvisor_version_info", "gauge", "A metric with a constant '1' value labeled by kernel version, OS version, docker version, cadvisor version & cadvisor revision.");
-    page.sample("cadvisor_version_info", &version, 1.0, None);
-    let labels = [("boot_id", &*host.boot_id), ("machine_id", &*host.machine_id), ("system_uuid", &*host.system_uuid)];
-    for (name, help, value) in [
-        ("machine_cpu_cores", "Number of logical CPU cores.", host.cpus as f64),
-        ("machine_cpu_physical_cores", "Number of physical CPU cores.", cores as f64),
-        ("machine_cpu_sockets", "Number of CPU sockets.", sockets as f64),
-        ("machine_memory_bytes", "Amount of memory installed on the machine.", host.memory_bytes as f64),
-        ("machine_swap_bytes", "Amount of swap memory available on the machine.", swap.unwrap_or(0.0) * 1024.0),
+    page.family(&CADVISOR_VERSION_INFO);
+    page.sample(&CADVISOR_VERSION_INFO, &["", "", "", &host.kernel_version, &host.os_image], 1.0);
+    let labels = [&*host.boot_id, &*host.machine_id, &*host.system_uuid];
+    for (family, value) in [
+        (&MACHINE_CPU_CORES, host.cpus as f64),
+        (&MACHINE_CPU_PHYSICAL_CORES, cores as f64),
+        (&MACHINE_CPU_SOCKETS, sockets as f64),
+        (&MACHINE_MEMORY_BYTES, host.memory_bytes as f64),
+        (&MACHINE_SWAP_BYTES, swap.unwrap_or(0.0) * 1024.0),
     ] {
-        page.family(name, "gauge", help);
-        page.sample(name, &labels, value, None);
+        page.family(family);
+        page.sample(family, &labels, value);
     }
 }
 
@@ -218,9 +154,10 @@ fn figures(row: &Row, cgroups: &Cgroups, now: Time) -> Vec<Figure> {
         return list;
     }
     let seconds = now.milliseconds() as f64 / 1e3;
-    let mut one = |name: &'static str, value: Option<f64>| list.extend(value.map(|value| (name, Vec::new(), value)));
-    one("container_last_seen", Some(seconds));
-    one("container_start_time_seconds", (row.started_at > 0).then_some(row.started_at as f64 / 1e9));
+    let mut one =
+        |family: &'static Family, value: Option<f64>| list.extend(value.map(|value| (family, Vec::new(), value)));
+    one(&CONTAINER_LAST_SEEN, Some(seconds));
+    one(&CONTAINER_START_TIME_SECONDS, (row.started_at > 0).then_some(row.started_at as f64 / 1e9));
     match cgroups.is_unified() {
         true => cgroup::unified(&read, &mut list),
         false => cgroup::legacy(&read, &mut list),
@@ -229,10 +166,10 @@ fn figures(row: &Row, cgroups: &Cgroups, now: Time) -> Vec<Figure> {
     if let Some(rootfs) = &row.rootfs {
         let device = || vec![("device", String::new())];
         for (name, value) in [
-            ("container_fs_inodes_free", rootfs.inodes_free),
-            ("container_fs_inodes_total", rootfs.inodes),
-            ("container_fs_limit_bytes", rootfs.capacity_bytes),
-            ("container_fs_usage_bytes", rootfs.used_bytes),
+            (&CONTAINER_FS_INODES_FREE, rootfs.inodes_free),
+            (&CONTAINER_FS_INODES_TOTAL, rootfs.inodes),
+            (&CONTAINER_FS_LIMIT_BYTES, rootfs.capacity_bytes),
+            (&CONTAINER_FS_USAGE_BYTES, rootfs.used_bytes),
         ] {
             list.extend(value.map(|value| (name, device(), value as f64)));
         }
@@ -246,8 +183,8 @@ fn number(text: Option<String>) -> Option<f64> {
     text?.trim().parse().ok()
 }
 
-fn common(list: &mut Vec<Figure>, figures: &[(&'static str, Option<f64>)]) {
-    list.extend(figures.iter().filter_map(|(name, value)| Some((*name, Vec::new(), (*value)?))));
+fn common(list: &mut Vec<Figure>, figures: &[(&'static Family, Option<f64>)]) {
+    list.extend(figures.iter().filter_map(|(family, value)| Some((*family, Vec::new(), (*value)?))));
 }
 
 #[cfg(test)]
@@ -263,9 +200,9 @@ mod tests {
         }
         let row = Row { cgroup: "/k/c".into(), container: "c".into(), ..Row::default() };
         let list = figures(&row, &Cgroups::detect(mount), Time::from_nanoseconds(0));
-        let shown = |(name, labels, value): &Figure| {
+        let shown = |(family, labels, value): &Figure| {
             let labels: String = labels.iter().map(|(name, value)| format!(" {name}={value}")).collect();
-            format!("{}{labels} {value}", name.trim_start_matches("container_"))
+            format!("{}{labels} {value}", family.name.trim_start_matches("container_"))
         };
         list.iter().map(shown).collect()
     }
@@ -353,12 +290,12 @@ mod tests {
     }
 
     #[test]
-    fn every_figure_belongs_to_a_family() {
-        let names: Vec<&str> = FAMILIES.iter().map(|(name, _, _)| *name).collect();
-        assert!(names.is_sorted(), "families are written in the order of their names");
+    fn every_figure_has_a_family_with_its_labels() {
         let mut list = Vec::new();
         cgroup::legacy(&|_, _| Some("1\n".into()), &mut list);
         cgroup::unified(&|_, _| Some("1\n".into()), &mut list);
-        assert!(!list.is_empty() && list.iter().all(|(name, _, _)| names.contains(name)));
+        let of_list = |family: &Family| FAMILIES.iter().any(|known| std::ptr::eq(*known, family));
+        let has_labels = |(family, own, _): &Figure| own.iter().all(|(label, _)| family.labels.contains(label));
+        assert!(!list.is_empty() && list.iter().all(|figure| of_list(figure.0) && has_labels(figure)));
     }
 }

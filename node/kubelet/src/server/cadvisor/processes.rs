@@ -2,13 +2,16 @@
 
 use std::fs;
 
+use corten_meta::metrics::Family;
+
 use super::{Figure, Read, Row, common, number};
+use crate::metrics::cadvisor::*;
 
 /// Adds the samples of a cgroup's processes: the network of a pod, everything else of a container.
 pub(super) fn figures(read: Read<'_>, row: &Row, list: &mut Vec<Figure>) {
     let threads = number(read("pids", "pids.current"));
     let most = read("pids", "pids.max").map(|text| text.trim().parse().unwrap_or(0.0));
-    common(list, &[("container_threads", threads), ("container_threads_max", most)]);
+    common(list, &[(&CONTAINER_THREADS, threads), (&CONTAINER_THREADS_MAX, most)]);
     if row.network
         && let Some(pid) = first_below(read)
     {
@@ -29,16 +32,16 @@ pub(super) fn figures(read: Read<'_>, row: &Row, list: &mut Vec<Figure>) {
     common(
         list,
         &[
-            ("container_processes", Some(pids.len() as f64)),
-            ("container_file_descriptors", Some(open)),
-            ("container_sockets", Some(sockets)),
+            (&CONTAINER_PROCESSES, Some(pids.len() as f64)),
+            (&CONTAINER_FILE_DESCRIPTORS, Some(open)),
+            (&CONTAINER_SOCKETS, Some(sockets)),
         ],
     );
     let limits = fs::read_to_string(format!("/proc/{first}/limits")).unwrap_or_default();
     let most = limits.lines().find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next());
     let most = most.map(|most| most.parse().unwrap_or(-1.0));
     let labels = || vec![("ulimit", "max_open_files".to_owned())];
-    list.extend(most.map(|most| ("container_ulimits_soft", labels(), most)));
+    list.extend(most.map(|most| (&CONTAINER_ULIMITS_SOFT, labels(), most)));
 }
 
 /// Returns a process of a cgroup below this one.
@@ -48,15 +51,15 @@ fn first_below(read: Read<'_>) -> Option<String> {
 
 /// Parses `/proc/<pid>/net/dev`, which shows the network of the process.
 pub(super) fn interfaces(text: &str, list: &mut Vec<Figure>) {
-    const COLUMNS: [(&str, usize); 8] = [
-        ("container_network_receive_bytes_total", 0),
-        ("container_network_receive_packets_total", 1),
-        ("container_network_receive_errors_total", 2),
-        ("container_network_receive_packets_dropped_total", 3),
-        ("container_network_transmit_bytes_total", 8),
-        ("container_network_transmit_packets_total", 9),
-        ("container_network_transmit_errors_total", 10),
-        ("container_network_transmit_packets_dropped_total", 11),
+    const COLUMNS: [(&Family, usize); 8] = [
+        (&CONTAINER_NETWORK_RECEIVE_BYTES_TOTAL, 0),
+        (&CONTAINER_NETWORK_RECEIVE_PACKETS_TOTAL, 1),
+        (&CONTAINER_NETWORK_RECEIVE_ERRORS_TOTAL, 2),
+        (&CONTAINER_NETWORK_RECEIVE_PACKETS_DROPPED_TOTAL, 3),
+        (&CONTAINER_NETWORK_TRANSMIT_BYTES_TOTAL, 8),
+        (&CONTAINER_NETWORK_TRANSMIT_PACKETS_TOTAL, 9),
+        (&CONTAINER_NETWORK_TRANSMIT_ERRORS_TOTAL, 10),
+        (&CONTAINER_NETWORK_TRANSMIT_PACKETS_DROPPED_TOTAL, 11),
     ];
     for (interface, counts) in text.lines().filter_map(|line| line.split_once(':')) {
         let interface = interface.trim();

@@ -1,0 +1,427 @@
+//! The leader's half: installs Gateway API, and writes statuses, Services and their EndpointSlices.
+//!
+//! One loop: any change resolves everything anew, and writes what differs. A write that fails, or that another writer
+//! came before, is made again on the next round, from what the cache shows then.
+//!
+//! Invariant: no object is changed that this controller did not make, apart from statuses.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corten_client::{
+    Cache, Client, DeleteOptions, Error, LeaderConfig, LeaderElector, ListOptions, Patch, Resource as Kind,
+};
+use corten_meta::{Key, Object, Value};
+use jiff::Timestamp;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::crds;
+use crate::data::{SERVES, leases};
+use crate::objects::DataNode;
+use crate::resolve::{
+    self, Allocated, CLASS, CONTROLLER, INGRESS_CONTROLLER, NAMESPACE, OWNED_LABEL, PortRange, References, Resolved,
+    WantedStatus,
+};
+use crate::world::{World, endpoint_slices, kind_of, services};
+
+/// The group of the data half's users, which gets to read the Secrets that Gateways name.
+pub const DATA_GROUP: &str = "system:corten:edge";
+/// The name of the Roles that allow it.
+const ROLE: &str = "corten-edge";
+/// The name of the Lease by which one of several processes leads.
+const LEASE: &str = "corten-gateway";
+/// Leases of nodes expire without a change: they are looked at again after this time.
+const TICK: Duration = Duration::from_secs(10);
+/// The pause before failed writes are made again.
+const RETRY: Duration = Duration::from_secs(1);
+/// Changes that come within this time are resolved together.
+const SETTLE: Duration = Duration::from_millis(10);
+
+/// The settings of the leader's half.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The identity of this process in the leader election.
+    pub identity: String,
+    /// Whether other processes may do the same work.
+    pub leader_elect: bool,
+    pub ports: PortRange,
+}
+
+/// Runs the leader's half until shutdown, whenever this process leads.
+pub async fn run(config: Config, client: Client, shutdown: CancellationToken) {
+    if !config.leader_elect {
+        return lead(&config, client, shutdown).await;
+    }
+    while !shutdown.is_cancelled() {
+        let lease = LeaderConfig::new("kube-system", LEASE, &config.identity);
+        let elector = LeaderElector::new(client.clone(), lease);
+        elector.run(shutdown.clone(), |leading| lead(&config, client.clone(), leading)).await;
+    }
+}
+
+async fn lead(config: &Config, client: Client, shutdown: CancellationToken) {
+    if !install(&client, &shutdown).await {
+        return;
+    }
+    let Some(mut world) = World::open(client.clone(), shutdown.clone()).await else { return };
+    let mut leader = Leader::open(config.clone(), client, &world);
+    let bell = world.bell().clone();
+    while !shutdown.is_cancelled() {
+        world.take_changes();
+        leader.take_changes();
+        world.objects_mut().nodes = leader.nodes(corten_meta::time::now());
+        let now = corten_meta::time::rfc3339(corten_meta::time::now());
+        let resolved = resolve::resolve(world.objects(), &now);
+        world.follow(&resolved.references);
+        let is_whole = leader.write(&world, &resolved).await;
+        let pause = if is_whole { TICK } else { RETRY };
+        tokio::select! {
+            () = bell.notified() => tokio::time::sleep(SETTLE).await,
+            () = tokio::time::sleep(pause) => {}
+            () = shutdown.cancelled() => {}
+        }
+    }
+}
+
+/// Installs Gateway API, the namespace and the classes, trying until it succeeds; false at shutdown.
+async fn install(client: &Client, shutdown: &CancellationToken) -> bool {
+    loop {
+        match install_once(client).await {
+            Ok(()) => return true,
+            Err(error) => tracing::info!(%error, "Gateway API cannot be installed yet"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(RETRY) => {}
+            () = shutdown.cancelled() => return false,
+        }
+    }
+}
+
+async fn install_once(client: &Client) -> Result<(), Error> {
+    let definitions = client.dynamic(&Kind::new("apiextensions.k8s.io", "v1", "customresourcedefinitions", false));
+    for definition in crds::definitions() {
+        let name = definition["metadata"]["name"].as_str().unwrap_or_default();
+        match definitions.get("", name).await {
+            Err(error) if error.is_not_found() => definitions.post("", &definition).await?,
+            Err(error) => return Err(error),
+            Ok(installed) if crds::is_newer(&installed) => {}
+            Ok(installed) if covers(&installed, &definition) => {}
+            Ok(_) => definitions.send_patch("", name, &Patch::Merge(definition.clone())).await?,
+        }
+    }
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
+    create(client, &Kind::new("", "v1", "namespaces", false), &namespace).await?;
+    for object in lease_role() {
+        let plural = if object["kind"] == "Role" { "roles" } else { "rolebindings" };
+        create(client, &Kind::new("rbac.authorization.k8s.io", "v1", plural, true), &object).await?;
+    }
+    let class = json!({
+        "apiVersion": format!("{}/v1", crds::GROUP),
+        "kind": "GatewayClass",
+        "metadata": {"name": CLASS},
+        "spec": {"controllerName": CONTROLLER},
+    });
+    create(client, &kind_of("gatewayclasses"), &class).await?;
+    let class = json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "IngressClass",
+        "metadata": {"name": CLASS, "annotations": {"ingressclass.kubernetes.io/is-default-class": "true"}},
+        "spec": {"controller": INGRESS_CONTROLLER},
+    });
+    create(client, &Kind::new("networking.k8s.io", "v1", "ingressclasses", false), &class).await
+}
+
+/// Creates an object unless it exists: its owner may have changed it.
+async fn create(client: &Client, kind: &Kind, object: &Value) -> Result<(), Error> {
+    let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+    match client.dynamic(kind).post(namespace, object).await {
+        Err(error) if error.is_already_exists() => Ok(()),
+        written => written,
+    }
+}
+
+/// Reports whether an object has all fields of another, with the same values. A null stands for an absent field.
+fn covers(current: &Value, wanted: &Value) -> bool {
+    match (current, wanted) {
+        (Value::Object(current), Value::Object(wanted)) => wanted
+            .iter()
+            .all(|(name, value)| current.get(name).map_or(is_empty(value), |current| covers(current, value))),
+        (Value::Array(current), Value::Array(wanted)) => {
+            current.len() == wanted.len() && current.iter().zip(wanted).all(|(current, wanted)| covers(current, wanted))
+        }
+        (current, wanted) => current == wanted,
+    }
+}
+
+/// Reports whether the API server may leave a value out.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(fields) => fields.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => false,
+    }
+}
+
+fn nodes() -> Kind {
+    Kind::new("", "v1", "nodes", false)
+}
+
+fn roles() -> Kind {
+    Kind::new("rbac.authorization.k8s.io", "v1", "roles", true)
+}
+
+/// The caches of the leader beside those of the world, and its client.
+struct Leader {
+    config: Config,
+    client: Client,
+    leases: Arc<Cache>,
+    nodes: Arc<Cache>,
+    slices: Arc<Cache>,
+    roles: Arc<Cache>,
+    subscriptions: Vec<corten_client::Subscription>,
+}
+
+impl Leader {
+    fn open(config: Config, client: Client, world: &World) -> Leader {
+        let caches = world.caches();
+        let leases = caches.resource(&leases(), NAMESPACE, ListOptions::default());
+        let nodes = caches.dynamic(&nodes());
+        let slices = caches.resource(&endpoint_slices(), "", ListOptions::labels(format!("{OWNED_LABEL}=nodes")));
+        let roles = caches.resource(&roles(), "", ListOptions::labels(format!("{OWNED_LABEL}=certificates")));
+        let all = [&leases, &nodes, &slices, &roles];
+        let subscriptions = all.map(|cache| cache.subscribe_with(world.bell())).into();
+        Leader { config, client, leases, nodes, slices, roles, subscriptions }
+    }
+
+    fn take_changes(&mut self) {
+        for subscription in &mut self.subscriptions {
+            while subscription.try_next().is_some() {}
+        }
+    }
+
+    /// Returns the nodes whose Lease has not expired, with the Gateways that they serve.
+    fn nodes(&self, now: Timestamp) -> BTreeMap<String, DataNode> {
+        let node = |lease: Arc<Object>| {
+            let name = lease.header.name.clone();
+            let node = self.nodes.get(&Key::new("", name.clone()))?;
+            data_node(&lease.value(), &node.value(), now).map(|node| (name, node))
+        };
+        self.leases.all().into_iter().filter_map(node).collect()
+    }
+
+    /// Writes everything that differs, and reports whether all writes succeeded.
+    async fn write(&self, world: &World, resolved: &Resolved) -> bool {
+        let objects = world.objects();
+        let allocated = resolve::allocate(&objects.services, &resolved.services, self.config.ports);
+        let mut is_whole = true;
+        for service in &allocated {
+            let current = world.caches().dynamic(&services()).get(&service.key).map(|object| object.value());
+            is_whole &= done(self.put(&services(), current, &service.object).await, "Service");
+            if objects.services.get(&service.key).is_some_and(|service| resolve::is_owned(service)) {
+                is_whole &= self.write_slices(objects, service).await;
+            }
+        }
+        is_whole &= self.delete_services(objects, &allocated).await;
+        is_whole &= self.write_roles(&resolved.references).await;
+        for wanted in &resolved.statuses {
+            is_whole &= self.write_status(world, wanted).await;
+        }
+        is_whole
+    }
+
+    async fn write_slices(&self, objects: &crate::objects::Objects, service: &Allocated) -> bool {
+        let mut is_whole = true;
+        for slice in resolve::slices(objects, service) {
+            let name = slice["metadata"]["name"].as_str().unwrap_or_default();
+            let current = self.slices.get(&Key::new(service.key.namespace.clone(), name.to_owned()));
+            let current = current.map(|object| object.value());
+            is_whole &= done(self.put(&endpoint_slices(), current, &slice).await, "EndpointSlice");
+        }
+        is_whole
+    }
+
+    /// Creates an object, or changes the one that this controller made before.
+    async fn put(&self, kind: &Kind, current: Option<Value>, wanted: &Value) -> Result<(), Error> {
+        let namespace = wanted["metadata"]["namespace"].as_str().unwrap_or_default();
+        let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
+        match current {
+            None => self.client.dynamic(kind).post(namespace, wanted).await,
+            Some(current) if current["metadata"]["labels"][OWNED_LABEL].is_null() => Ok(()),
+            Some(current) if covers(&current, wanted) => Ok(()),
+            Some(current) => {
+                let mut patch = wanted.clone();
+                patch["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"].clone();
+                self.client.dynamic(kind).send_patch(namespace, name, &Patch::Merge(patch)).await
+            }
+        }
+    }
+
+    /// Deletes Services of Gateways that no longer want one.
+    async fn delete_services(&self, objects: &crate::objects::Objects, allocated: &[Allocated]) -> bool {
+        let mut is_whole = true;
+        let is_stale = |key: &Key| !allocated.iter().any(|one| one.key == *key);
+        for (key, service) in objects.services.iter().filter(|(key, _)| is_stale(key)) {
+            if resolve::is_owned(service) && service.metadata.deletion_timestamp.is_none() {
+                let options = DeleteOptions::uid(service.metadata.uid.clone());
+                let deleted = self.client.dynamic(&services()).delete(&key.namespace, &key.name, &options).await;
+                is_whole &= done(deleted, "Service");
+            }
+        }
+        is_whole
+    }
+
+    /// Allows data nodes to read the Secrets and ConfigMaps that are named, and no others.
+    async fn write_roles(&self, references: &References) -> bool {
+        let all = references.secrets.iter().chain(&references.config_maps);
+        let namespaces: BTreeSet<&str> = all.map(|key| key.namespace.as_str()).collect();
+        let mut is_whole = true;
+        for namespace in &namespaces {
+            let [role, binding] = role_in(namespace, references);
+            let current = self.roles.get(&Key::new(*namespace, ROLE)).map(|object| object.value());
+            let is_new = current.is_none();
+            is_whole &= done(self.put(&roles(), current, &role).await, "Role");
+            if is_new {
+                let bindings = Kind::new("rbac.authorization.k8s.io", "v1", "rolebindings", true);
+                is_whole &= done(create(&self.client, &bindings, &binding).await, "RoleBinding");
+            }
+        }
+        for stale in self.roles.all().iter().filter(|role| !namespaces.contains(role.header.namespace.as_str())) {
+            let options = DeleteOptions::uid(stale.header.uid.clone());
+            let deleted = self.client.dynamic(&roles()).delete(&stale.header.namespace, ROLE, &options).await;
+            is_whole &= done(deleted, "Role");
+        }
+        is_whole
+    }
+
+    async fn write_status(&self, world: &World, wanted: &WantedStatus) -> bool {
+        let kind = kind_of(wanted.plural);
+        let Some(current) = world.caches().dynamic(&kind).get(&wanted.key).map(|object| object.value()) else {
+            return true;
+        };
+        if covers(&current["status"], &wanted.status) {
+            return true;
+        }
+        let patch = json!({
+            "metadata": {"resourceVersion": current["metadata"]["resourceVersion"]},
+            "status": wanted.status,
+        });
+        let written = self.client.dynamic(&kind);
+        let written =
+            written.patch(&wanted.key.namespace, &wanted.key.name, &Patch::Merge(patch), Some("status")).await;
+        done(written.map(drop), "status")
+    }
+}
+
+/// Logs an error, and reports whether there was none. An object that is gone, or that another writer changed before,
+/// is no failure: the cache shows it soon.
+fn done(written: Result<(), Error>, what: &str) -> bool {
+    match written {
+        Ok(()) => true,
+        Err(error) if error.is_not_found() || error.is_already_exists() => true,
+        Err(error) if error.is_conflict() => false,
+        Err(error) => {
+            tracing::warn!(%error, "cannot write a {what}");
+            false
+        }
+    }
+}
+
+/// Returns the Role and RoleBinding by which data nodes read the named objects of a namespace.
+fn role_in(namespace: &str, references: &References) -> [Value; 2] {
+    let names = |keys: &BTreeSet<Key>| -> Vec<String> {
+        keys.iter().filter(|key| key.namespace == namespace).map(|key| key.name.clone()).collect()
+    };
+    let rule = |resource: &str, names: Vec<String>| {
+        let verbs = ["get", "list", "watch"];
+        (!names.is_empty())
+            .then(|| json!({"apiGroups": [""], "resources": [resource], "resourceNames": names, "verbs": verbs}))
+    };
+    let rules = [rule("secrets", names(&references.secrets)), rule("configmaps", names(&references.config_maps))];
+    let metadata = json!({"name": ROLE, "namespace": namespace, "labels": {OWNED_LABEL: "certificates"}});
+    let group = "rbac.authorization.k8s.io";
+    let role = json!({
+        "apiVersion": format!("{group}/v1"), "kind": "Role", "metadata": metadata,
+        "rules": rules.into_iter().flatten().collect::<Vec<_>>(),
+    });
+    let binding = json!({
+        "apiVersion": format!("{group}/v1"), "kind": "RoleBinding", "metadata": metadata,
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": ROLE},
+        "subjects": [{"apiGroup": group, "kind": "Group", "name": DATA_GROUP}],
+    });
+    [role, binding]
+}
+
+/// Returns the Role and RoleBinding by which data nodes write their Leases.
+fn lease_role() -> [Value; 2] {
+    let group = "rbac.authorization.k8s.io";
+    let metadata = json!({"name": "corten-edge-leases", "namespace": NAMESPACE});
+    let verbs = ["get", "create", "patch", "delete"];
+    let role = json!({
+        "apiVersion": format!("{group}/v1"), "kind": "Role", "metadata": metadata,
+        "rules": [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": verbs}],
+    });
+    let binding = json!({
+        "apiVersion": format!("{group}/v1"), "kind": "RoleBinding", "metadata": metadata,
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": "corten-edge-leases"},
+        "subjects": [{"apiGroup": group, "kind": "Group", "name": DATA_GROUP}],
+    });
+    [role, binding]
+}
+
+/// Returns a data node by its Lease and its Node; None if the Lease has expired.
+fn data_node(lease: &Value, node: &Value, now: Timestamp) -> Option<DataNode> {
+    let spec = &lease["spec"];
+    let renewed: Timestamp = spec["renewTime"].as_str()?.parse().ok()?;
+    let seconds = spec["leaseDurationSeconds"].as_i64().unwrap_or_default();
+    if now.as_second() - renewed.as_second() > seconds {
+        return None;
+    }
+    let serves = lease["metadata"]["annotations"][SERVES].as_str()?;
+    let serves: BTreeMap<String, i64> = serde_json::from_str(serves).ok()?;
+    let key = |text: &str| match text.split_once('/') {
+        Some((namespace, name)) => Key::new(namespace, name),
+        None => Key::new("", text),
+    };
+    let addresses = node["status"]["addresses"].as_array().into_iter().flatten();
+    let internal = addresses.filter(|address| address["type"] == "InternalIP");
+    Some(DataNode {
+        addresses: internal.filter_map(|address| address["address"].as_str()?.parse::<IpAddr>().ok()).collect(),
+        serves: serves.iter().map(|(text, generation)| (key(text), *generation)).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_others_do_not_matter() {
+        let current = json!({"a": 1, "b": {"c": [{"d": 1, "e": 2}]}});
+        assert!(covers(&current, &json!({"a": 1, "b": {"c": [{"d": 1}]}, "f": null, "g": {}})));
+        assert!(!covers(&current, &json!({"b": {"c": [{"d": 1}, {"d": 2}]}})));
+        assert!(!covers(&current, &json!({"a": 2})));
+        assert!(!covers(&current, &json!({"f": 1})));
+    }
+
+    #[test]
+    fn a_node_is_ready_until_its_lease_expires() {
+        let lease = json!({
+            "metadata": {"annotations": {SERVES: "{\"a/b\": 3, \"corten\": 1}"}},
+            "spec": {"renewTime": "2026-01-01T00:00:00.000000Z", "leaseDurationSeconds": 40},
+        });
+        let node = json!({"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}});
+        let at = |second: i64| {
+            let start: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+            data_node(&lease, &node, start + jiff::SignedDuration::from_secs(second))
+        };
+        let ready = at(40).expect("the node is ready");
+        assert_eq!(ready.addresses, ["192.0.2.1".parse::<IpAddr>().expect("an address")]);
+        assert_eq!(ready.serves.get(&Key::new("a", "b")), Some(&3));
+        assert_eq!(ready.serves.get(&Key::new("", "corten")), Some(&1));
+        assert_eq!(at(41), None);
+    }
+}

@@ -1,0 +1,232 @@
+//! The data half's way to its configuration: every node resolves the objects itself, and serves the result.
+//!
+//! The API server may go away: the watches then stay open or are tried again, and the table stays as it is. What the
+//! node serves it reports in its Lease, so that a Gateway is programmed only when every node has it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corten_client::{Cache, Client, Error, Patch, Resource as Kind};
+use corten_meta::{Key, Object, Value};
+use corten_routing::{BackendKey, Configuration, Endpoint, Endpoints, ListenerKey};
+use serde_json::json;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::objects::{Objects, ServicePort};
+use crate::resolve::{self, NAMESPACE};
+use crate::world::{World, endpoint_slices};
+
+/// The annotation of a node's Lease with the Gateways that it serves, and their generations.
+pub const SERVES: &str = "corten.dev/serves";
+/// The duration of a node's Lease.
+pub const LEASE_SECONDS: i64 = 40;
+const RENEW_PERIOD: Duration = Duration::from_secs(10);
+/// Changes that come within this time are resolved together.
+const SETTLE: Duration = Duration::from_millis(5);
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
+/// The listeners whose ports cannot be bound, once a configuration is served.
+pub type Applied<'a> = Pin<Box<dyn Future<Output = Vec<ListenerKey>> + Send + 'a>>;
+
+/// The proxy that serves a configuration. The binary plugs it in.
+pub trait DataHalf: Send + Sync {
+    /// Sets the endpoints of a backend.
+    fn set_endpoints(&self, backend: &BackendKey, endpoints: &Endpoints);
+
+    /// Serves a configuration, and returns the listeners whose ports cannot be bound.
+    fn apply<'a>(&'a self, configuration: &'a Configuration) -> Applied<'a>;
+}
+
+/// Returns the resource of Leases.
+pub fn leases() -> Kind {
+    Kind::new("coordination.k8s.io", "v1", "leases", true)
+}
+
+/// Serves the cluster's Gateways and Ingresses on a node until shutdown.
+pub async fn run(node: String, client: Client, data: Arc<dyn DataHalf>, shutdown: CancellationToken) {
+    let Some(mut world) = World::open(client.clone(), shutdown.clone()).await else { return };
+    let slices = Slices::new(world.caches().dynamic(&endpoint_slices()));
+    tokio::select! {
+        () = slices.cache.synced() => {}
+        () = shutdown.cancelled() => return,
+    }
+    let mut changed_slices = slices.cache.subscribe_with(world.bell());
+    let report = Arc::new(Report { node, client, serves: std::sync::Mutex::default(), changed: Notify::new() });
+    let reporter = tokio::spawn(report.clone().run(shutdown.clone()));
+    let mut served: BTreeMap<BackendKey, Endpoints> = BTreeMap::new();
+    let bell = world.bell().clone();
+    let mut is_first = true;
+    while !shutdown.is_cancelled() {
+        let mut services = BTreeSet::new();
+        while let Some(change) = changed_slices.try_next() {
+            services.extend([&change.old, &change.new].into_iter().flatten().filter_map(service_of));
+        }
+        if world.take_changes() || is_first {
+            is_first = false;
+            let resolved = resolve::resolve(world.objects(), "");
+            world.follow(&resolved.references);
+            // Endpoints come before the routes that name them, so that no request finds none.
+            served.retain(|backend, _| resolved.configuration.backends.contains_key(backend));
+            for backend in resolved.configuration.backends.keys() {
+                set_endpoints(&*data, world.objects(), &slices, backend, &mut served);
+            }
+            let failed = data.apply(&resolved.configuration).await;
+            report.set(resolved.complete, &failed);
+        } else if !services.is_empty() {
+            let backends: Vec<BackendKey> =
+                served.keys().filter(|backend| services.contains(&key_of(backend))).cloned().collect();
+            for backend in backends {
+                set_endpoints(&*data, world.objects(), &slices, &backend, &mut served);
+            }
+        }
+        tokio::select! {
+            () = bell.notified() => tokio::time::sleep(SETTLE).await,
+            () = shutdown.cancelled() => break,
+        }
+    }
+    // The task ends with the token, after it has deleted the Lease.
+    let _ = reporter.await;
+}
+
+fn key_of(backend: &BackendKey) -> Key {
+    Key::new(backend.namespace.to_string(), backend.service.to_string())
+}
+
+fn service_of(slice: &Arc<Object>) -> Option<Key> {
+    let name = slice.header.labels.get(SERVICE_NAME)?;
+    Some(Key::new(slice.header.namespace.clone(), name.clone()))
+}
+
+/// Sets the endpoints of a backend if they differ from those that are served.
+fn set_endpoints(
+    data: &dyn DataHalf,
+    objects: &Objects,
+    slices: &Slices,
+    backend: &BackendKey,
+    served: &mut BTreeMap<BackendKey, Endpoints>,
+) {
+    let service = key_of(backend);
+    let ports = objects.services.get(&service).map(|service| service.spec.ports.as_slice()).unwrap_or_default();
+    let port = ports.iter().find(|port| port.port == backend.port);
+    let endpoints = port.map(|port| slices.endpoints(&service, port)).unwrap_or_default();
+    if served.get(backend) != Some(&endpoints) {
+        data.set_endpoints(backend, &endpoints);
+        served.insert(backend.clone(), endpoints);
+    }
+}
+
+/// The EndpointSlices of the cluster, by Service.
+struct Slices {
+    cache: Arc<Cache>,
+}
+
+/// The index of slices by their Service.
+const BY_SERVICE: &str = "service";
+
+impl Slices {
+    fn new(cache: Arc<Cache>) -> Slices {
+        cache.add_index(BY_SERVICE, |slice| {
+            let name = slice.header.labels.get(SERVICE_NAME);
+            name.map(|name| format!("{}/{name}", slice.header.namespace)).into_iter().collect()
+        });
+        Slices { cache }
+    }
+
+    /// Returns the endpoints of a Service's port.
+    fn endpoints(&self, service: &Key, port: &ServicePort) -> Endpoints {
+        let mut endpoints = Endpoints::default();
+        let mut slices = self.cache.by_index(BY_SERVICE, &format!("{}/{}", service.namespace, service.name));
+        slices.sort_by(|one, other| one.header.name.cmp(&other.header.name));
+        for slice in slices {
+            add_slice(&slice.value(), port, &mut endpoints);
+        }
+        endpoints
+    }
+}
+
+fn add_slice(slice: &Value, port: &ServicePort, endpoints: &mut Endpoints) {
+    let mut ports = slice["ports"].as_array().into_iter().flatten();
+    let named = ports.find(|one| one["name"].as_str().unwrap_or_default() == port.name);
+    let Some(number) = named.and_then(|one| u16::try_from(one["port"].as_u64()?).ok()) else { return };
+    for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
+        let address = endpoint["addresses"][0].as_str().and_then(|text| text.parse::<IpAddr>().ok());
+        let Some(address) = address else { continue };
+        let condition = |name: &str, default: bool| endpoint["conditions"][name].as_bool().unwrap_or(default);
+        let found =
+            Endpoint { address: SocketAddr::new(address, number), node: endpoint["nodeName"].as_str().map(Arc::from) };
+        if condition("ready", true) {
+            endpoints.ready.push(found);
+        } else if condition("serving", false) && condition("terminating", false) {
+            endpoints.terminating.push(found);
+        }
+    }
+}
+
+/// The node's Lease: the node is ready, and serves these Gateways.
+struct Report {
+    node: String,
+    client: Client,
+    /// None before the first configuration: a node that serves nothing yet is not ready.
+    serves: std::sync::Mutex<Option<BTreeMap<Key, i64>>>,
+    changed: Notify,
+}
+
+impl Report {
+    /// Sets the Gateways that are served. Those with a port that cannot be bound are not.
+    fn set(&self, mut complete: BTreeMap<Key, i64>, failed: &[ListenerKey]) {
+        for key in failed {
+            tracing::warn!(gateway = %key.owner.name, port = key.port, "cannot bind the port of a listener");
+            complete.remove(&Key::new(key.owner.namespace.to_string(), key.owner.name.to_string()));
+        }
+        let mut serves = self.serves.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if serves.as_ref() != Some(&complete) {
+            *serves = Some(complete);
+            self.changed.notify_one();
+        }
+    }
+
+    async fn run(self: Arc<Self>, shutdown: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = self.changed.notified() => {}
+                () = tokio::time::sleep(RENEW_PERIOD) => {}
+                () = shutdown.cancelled() => break,
+            }
+            let serves = self.serves.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+            let Some(serves) = serves else { continue };
+            if let Err(error) = self.write(&serves).await {
+                tracing::info!(%error, "the Lease of this node cannot be written");
+            }
+        }
+        let options = corten_client::DeleteOptions::default();
+        let deleted = self.client.dynamic(&leases());
+        let deleted = deleted.delete(NAMESPACE, &self.node, &options);
+        // The API server may be gone already; the Lease then expires.
+        let _ = tokio::time::timeout(Duration::from_secs(2), deleted).await;
+    }
+
+    async fn write(&self, serves: &BTreeMap<Key, i64>) -> Result<(), Error> {
+        let list: BTreeMap<String, i64> =
+            serves.iter().map(|(key, generation)| (key.to_string(), *generation)).collect();
+        let now = corten_meta::time::rfc3339_micro(corten_meta::time::now());
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {
+                "name": self.node,
+                "namespace": NAMESPACE,
+                "annotations": {SERVES: serde_json::to_string(&list).unwrap_or_default()},
+            },
+            "spec": {"holderIdentity": self.node, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now},
+        });
+        let leases = self.client.dynamic(&leases());
+        match leases.send_patch(NAMESPACE, &self.node, &Patch::Merge(lease.clone())).await {
+            Err(error) if error.is_not_found() => leases.post(NAMESPACE, &lease).await,
+            written => written,
+        }
+    }
+}

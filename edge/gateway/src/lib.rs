@@ -1,0 +1,15 @@
+//! The control half of the cluster's front door: Gateway API and Ingress.
+//!
+//! Objects are resolved by one pure function ([`resolve::resolve`]) to a routing configuration, statuses and Services.
+//! The leader writes statuses and Services ([`control`]); every data node serves the configuration ([`data`]).
+
+pub mod control;
+pub mod crds;
+pub mod data;
+pub mod objects;
+pub mod resolve;
+pub mod status;
+mod world;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,82 @@
+//! Host names of listeners and routes, and the names that both have in common.
+
+use corten_routing::HostPattern;
+
+/// Returns the pattern of a host name of the API; no name means every host.
+pub fn pattern(hostname: Option<&str>) -> HostPattern {
+    match hostname.filter(|name| !name.is_empty()) {
+        None => HostPattern::Any,
+        Some(name) => match name.strip_prefix("*.") {
+            Some(suffix) => HostPattern::Wildcard(suffix.to_lowercase()),
+            None => HostPattern::Exact(name.to_lowercase()),
+        },
+    }
+}
+
+/// Reports whether every host of `inner` is one of `outer`.
+pub fn covers(outer: &HostPattern, inner: &HostPattern) -> bool {
+    let is_below = |name: &str, suffix: &str| name.strip_suffix(suffix).is_some_and(|head| head.ends_with('.'));
+    match (outer, inner) {
+        (HostPattern::Any, _) => true,
+        (HostPattern::Exact(outer), HostPattern::Exact(inner)) => outer == inner,
+        (HostPattern::Wildcard(outer), HostPattern::Exact(inner)) => is_below(inner, outer),
+        (HostPattern::Wildcard(outer), HostPattern::Wildcard(inner)) => outer == inner || is_below(inner, outer),
+        _ => false,
+    }
+}
+
+/// Returns the hosts that a listener and a route have in common. A route without host names has those of the listener.
+pub fn intersect(listener: Option<&str>, route: &[String]) -> Vec<HostPattern> {
+    let listener = pattern(listener);
+    if route.is_empty() {
+        return vec![listener];
+    }
+    let mut common: Vec<HostPattern> = route
+        .iter()
+        .map(|name| pattern(Some(name)))
+        .filter_map(|route| match (covers(&listener, &route), covers(&route, &listener)) {
+            (true, _) => Some(route),
+            (_, true) => Some(listener.clone()),
+            _ => None,
+        })
+        .collect();
+    common.sort();
+    common.dedup();
+    common
+}
+
+/// Returns the order of specificity: the most specific first.
+pub fn specificity(pattern: &HostPattern) -> (u8, std::cmp::Reverse<usize>) {
+    match pattern {
+        HostPattern::Exact(name) => (0, std::cmp::Reverse(name.len())),
+        HostPattern::Wildcard(suffix) => (1, std::cmp::Reverse(suffix.len())),
+        HostPattern::Any => (2, std::cmp::Reverse(0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn common(listener: &str, route: &str) -> String {
+        let routes: Vec<String> = route.split(' ').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let listener = Some(listener).filter(|name| !name.is_empty());
+        let name = |pattern: &HostPattern| match pattern {
+            HostPattern::Exact(name) => name.clone(),
+            HostPattern::Wildcard(suffix) => format!("*.{suffix}"),
+            HostPattern::Any => "any".to_owned(),
+        };
+        intersect(listener, &routes).iter().map(name).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn the_narrower_of_two_patterns_is_common() {
+        assert_eq!(common("", ""), "any");
+        assert_eq!(common("", "a.com *.b.com"), "a.com *.b.com");
+        assert_eq!(common("a.com", ""), "a.com");
+        assert_eq!(common("*.a.com", "x.a.com y.z.a.com a.com b.com"), "x.a.com y.z.a.com");
+        assert_eq!(common("x.a.com", "*.a.com"), "x.a.com");
+        assert_eq!(common("*.a.com", "*.x.a.com *.com"), "*.a.com *.x.a.com");
+        assert_eq!(common("*.a.com", "xa.com *.xa.com"), "");
+    }
+}

@@ -1,0 +1,232 @@
+//! The configuration of the data half, from Gateways and the routes attached to them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use corten_routing::{
+    Backend, BackendKey, BackendProtocol, BackendRef, HostPattern, Hosts, HttpHost, HttpRule, ListenerKey,
+    ListenerOptions, ListenerProtocol, ObjectName, TlsHost, TlsUse, Transport,
+};
+
+use super::addresses::{self, WantedPort};
+use super::gateways::Gateway;
+use super::listeners::Listener;
+use super::policies::{self, Policies};
+use super::routes::{Attached, Attachment, Route};
+use super::{Resolved, backends, hosts};
+use crate::objects::Objects;
+
+/// Adds the sockets and backends of all Gateways, and their Services.
+pub fn build(
+    objects: &Objects,
+    gateways: &[Gateway<'_>],
+    attached: &[Attached<'_>],
+    policies: &Policies<'_>,
+    resolved: &mut Resolved,
+) {
+    let routes = by_listener(attached);
+    for (number, gateway) in gateways.iter().enumerate() {
+        let Some(service) = addresses::of_gateway(gateway) else {
+            resolved.complete.insert(gateway.key(), gateway.object.metadata.generation);
+            continue;
+        };
+        let bound = addresses::bind_ports(&objects.services, &service.key);
+        let mut is_complete = true;
+        for port in &service.ports {
+            let Some(protocol) = protocol(gateway, number, *port, &routes) else { continue };
+            let Some(bind_port) = bound.get(port).copied() else {
+                is_complete = false;
+                continue;
+            };
+            let owner = ObjectName {
+                kind: "Gateway",
+                namespace: gateway.object.metadata.namespace.as_str().into(),
+                name: gateway.object.metadata.name.as_str().into(),
+            };
+            let key = ListenerKey { owner, port: port.port, transport: port.transport };
+            let listener = corten_routing::Listener { bind_port, protocol, options: ListenerOptions::default() };
+            resolved.configuration.listeners.insert(key, Arc::new(listener));
+        }
+        if is_complete {
+            resolved.complete.insert(gateway.key(), gateway.object.metadata.generation);
+        }
+        resolved.services.push(service);
+    }
+    for one in attached.iter().filter(|one| !one.listeners.is_empty()) {
+        add_backends(objects, gateways, one, policies, resolved);
+    }
+}
+
+/// A route at a listener.
+#[derive(Clone, Copy)]
+struct AtListener<'a> {
+    route: &'a Route<'a>,
+    attachment: &'a Attachment,
+}
+
+/// The routes of each listener, the oldest first, by Gateway and number.
+type ByListener<'a> = BTreeMap<(usize, usize), Vec<AtListener<'a>>>;
+
+fn by_listener<'a>(attached: &'a [Attached<'a>]) -> ByListener<'a> {
+    let mut routes = ByListener::new();
+    for one in attached {
+        for attachment in &one.listeners {
+            let place = (attachment.gateway, attachment.listener);
+            routes.entry(place).or_default().push(AtListener { route: one.route, attachment });
+        }
+    }
+    routes
+}
+
+/// Returns what a socket serves; None if no listener of the port is valid.
+fn protocol(
+    gateway: &Gateway<'_>,
+    number: usize,
+    port: WantedPort,
+    routes: &ByListener<'_>,
+) -> Option<ListenerProtocol> {
+    let at_port = |listener: &Listener<'_>| listener.spec.port == port.port && listener.transport() == port.transport;
+    let listeners: Vec<(usize, &Listener<'_>)> =
+        gateway.listeners.iter().enumerate().filter(|(_, listener)| listener.is_valid() && at_port(listener)).collect();
+    let (_, first) = listeners.first()?;
+    let of = |place: usize| routes.get(&(number, place)).map(Vec::as_slice).unwrap_or_default();
+    Some(match first.spec.protocol.as_str() {
+        "HTTP" => {
+            let mut table = Hosts::default();
+            for (place, listener) in &listeners {
+                for (host, rules) in http_hosts(listener, of(*place)) {
+                    if is_own(&host, listener, &listeners) {
+                        table.insert(host, rules);
+                    }
+                }
+            }
+            ListenerProtocol::Http(table)
+        }
+        "TCP" => ListenerProtocol::Tcp(oldest(of(listeners.first()?.0))),
+        "UDP" => ListenerProtocol::Udp(oldest(of(listeners.first()?.0))),
+        _ => {
+            let mut table = Hosts::default();
+            for (place, listener) in &listeners {
+                tls_hosts(listener, of(*place), &listeners, &mut table);
+            }
+            ListenerProtocol::Tls(table)
+        }
+    })
+}
+
+/// Reports whether a host belongs to a listener, and not to one with a narrower host name.
+fn is_own(host: &HostPattern, listener: &Listener<'_>, all: &[(usize, &Listener<'_>)]) -> bool {
+    let own = hosts::pattern(listener.spec.hostname.as_deref());
+    let narrower = all.iter().map(|(_, other)| hosts::pattern(other.spec.hostname.as_deref()));
+    !narrower.into_iter().any(|other| other != own && hosts::covers(&own, &other) && hosts::covers(&other, host))
+}
+
+/// Returns the rules of each host of a listener. A host also has the rules of wider hosts, after its own. The listener's
+/// own host name is always there: a request for it that no rule matches is the listener's, not that of a wider one.
+fn http_hosts(listener: &Listener<'_>, routes: &[AtListener<'_>]) -> Vec<(HostPattern, Arc<HttpHost>)> {
+    let mut rules: BTreeMap<HostPattern, Vec<HttpRule>> = BTreeMap::new();
+    rules.insert(hosts::pattern(listener.spec.hostname.as_deref()), Vec::new());
+    for at in routes {
+        for host in &at.attachment.hosts {
+            rules.entry(host.clone()).or_default().extend(at.route.rules.rules.iter().cloned());
+        }
+    }
+    // The widest first, so that a narrower host finds it built.
+    let mut patterns: Vec<HostPattern> = rules.keys().cloned().collect();
+    patterns.sort_by_key(|pattern| std::cmp::Reverse(hosts::specificity(pattern)));
+    let mut built: Vec<(HostPattern, Arc<HttpHost>)> = Vec::new();
+    for pattern in patterns {
+        let own = HttpHost::build(rules.remove(&pattern).unwrap_or_default());
+        let wider = built.iter().rev().find(|(wider, _)| hosts::covers(wider, &pattern));
+        let host = match wider {
+            Some((_, wider)) => own.with_fallback(wider.clone()),
+            None => own,
+        };
+        built.push((pattern, Arc::new(host)));
+    }
+    built
+}
+
+/// Returns the backends of the oldest route; the others of a TCP or UDP listener get no connections.
+fn oldest(routes: &[AtListener<'_>]) -> Arc<[BackendRef]> {
+    routes.first().map(|at| at.route.stream.clone()).unwrap_or_else(|| Arc::new([backends::invalid(1)]))
+}
+
+/// Adds the server names of a listener of TLS or HTTPS.
+fn tls_hosts(
+    listener: &Listener<'_>,
+    routes: &[AtListener<'_>],
+    all: &[(usize, &Listener<'_>)],
+    table: &mut Hosts<Arc<TlsHost>>,
+) {
+    let terminate = |then: TlsUse| TlsHost::Terminate {
+        certificates: listener.certificates.clone().into(),
+        client_validation: listener.client_validation.clone(),
+        then,
+    };
+    if listener.spec.protocol == "HTTPS" {
+        let mut names = Hosts::default();
+        for (host, rules) in http_hosts(listener, routes) {
+            names.insert(host, rules);
+        }
+        let host = hosts::pattern(listener.spec.hostname.as_deref());
+        table.insert(host, Arc::new(terminate(TlsUse::Http(names))));
+        return;
+    }
+    let mut seen = Vec::new();
+    for at in routes {
+        for host in &at.attachment.hosts {
+            // Of two routes with one host the older has it.
+            if seen.contains(host) || !is_own(host, listener, all) {
+                continue;
+            }
+            seen.push(host.clone());
+            let stream = at.route.stream.clone();
+            let entry =
+                if listener.is_passthrough() { TlsHost::Passthrough(stream) } else { terminate(TlsUse::Tcp(stream)) };
+            table.insert(host.clone(), Arc::new(entry));
+        }
+    }
+}
+
+/// Adds the backends of a route. A certificate for backends is that of the first Gateway with one.
+fn add_backends(
+    objects: &Objects,
+    gateways: &[Gateway<'_>],
+    attached: &Attached<'_>,
+    policies: &Policies<'_>,
+    resolved: &mut Resolved,
+) {
+    let parents = attached.listeners.iter().filter_map(|place| gateways.get(place.gateway));
+    let certificate = parents.into_iter().find_map(|gateway| gateway.client_certificate.clone().ok().flatten());
+    let default = match attached.route.kind {
+        "GRPCRoute" => BackendProtocol::Http2,
+        _ => BackendProtocol::Http1,
+    };
+    for key in policies::backends(attached.route) {
+        let known = resolved.configuration.backends.get(key);
+        let known_certificate = known.and_then(|backend| backend.tls.as_ref()?.client_certificate.clone());
+        let was_http2 = known.is_some_and(|backend| backend.protocol == BackendProtocol::Http2);
+        let mut backend = backend(objects, key, default);
+        if was_http2 {
+            backend.protocol = BackendProtocol::Http2;
+        }
+        backend.tls = policies.tls(objects, key);
+        if let Some(tls) = &mut backend.tls {
+            tls.client_certificate = known_certificate.or_else(|| certificate.clone());
+        }
+        resolved.configuration.backends.insert(key.clone(), Arc::new(backend));
+    }
+}
+
+/// Returns a backend without TLS, with the protocol of the Service's port.
+pub fn backend(objects: &Objects, key: &BackendKey, default: BackendProtocol) -> Backend {
+    let service = corten_meta::Key::new(key.namespace.to_string(), key.service.to_string());
+    let ports = objects.services.get(&service).map(|service| service.spec.ports.as_slice()).unwrap_or_default();
+    let port = ports.iter().find(|port| port.port == key.port);
+    let protocol = port.and_then(|port| backends::protocol_of(port).ok().flatten()).unwrap_or(default);
+    Backend::plain(protocol)
+}
+
+/// The transport of sockets for HTTP and TLS.
+pub const TCP: Transport = Transport::Tcp;

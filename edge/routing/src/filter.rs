@@ -1,0 +1,73 @@
+//! Filters: what happens to a request or response on its way.
+
+use crate::BackendKey;
+use crate::policy::{AddressPolicy, BasicAuth, FixedResponse, ForwardAuth, Jwt, RateLimit};
+use std::sync::Arc;
+
+#[derive(Clone, Debug)]
+pub enum Filter {
+    RequestHeaders(HeaderChange),
+    ResponseHeaders(HeaderChange),
+    Redirect(Redirect),
+    Rewrite {
+        hostname: Option<Arc<str>>,
+        path: Option<PathChange>,
+    },
+    Mirror(Mirror),
+    Cors(Cors),
+    RateLimit(Arc<RateLimit>),
+    Addresses(Arc<AddressPolicy>),
+    BasicAuth(Arc<BasicAuth>),
+    ForwardAuth(Arc<ForwardAuth>),
+    Jwt(Arc<Jwt>),
+    /// The most bytes of a request body; a bigger one is answered with 413.
+    BodySize(u64),
+    /// Responses of text are compressed by gzip if the client accepts that.
+    Compression,
+    /// Every request is answered with this response.
+    Respond(Arc<FixedResponse>),
+}
+
+/// Headers: set, then add, then remove.
+#[derive(Clone, Debug, Default)]
+pub struct HeaderChange {
+    pub set: Vec<(String, String)>,
+    pub add: Vec<(String, String)>,
+    pub remove: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Redirect {
+    pub scheme: Option<Arc<str>>,
+    pub hostname: Option<Arc<str>>,
+    pub path: Option<PathChange>,
+    /// None: the scheme's own port if the scheme is given, else the listener's.
+    pub port: Option<u16>,
+    pub status: u16,
+}
+
+#[derive(Clone, Debug)]
+pub enum PathChange {
+    ReplaceFull(Arc<str>),
+    /// Replaces the part that a prefix matched.
+    ReplacePrefix(Arc<str>),
+}
+
+/// Sends copies of requests to a backend whose answers are dropped.
+#[derive(Clone, Debug)]
+pub struct Mirror {
+    pub backend: BackendKey,
+    pub numerator: u32,
+    pub denominator: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Cors {
+    /// Origins: exact, `*`, or with a wildcard in the host.
+    pub allow_origins: Vec<String>,
+    pub allow_methods: Vec<String>,
+    pub allow_headers: Vec<String>,
+    pub expose_headers: Vec<String>,
+    pub allow_credentials: bool,
+    pub max_age_seconds: u32,
+}
