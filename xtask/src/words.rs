@@ -39,23 +39,19 @@ const NAME_SYNONYMS: &[(&str, &str)] = &[
     ("whoever", "the client, the user"),
 ];
 
-/// Files whose names are still in a dialect of their own. The list only gets shorter.
-const NAME_DIALECTS: &[[&str; 2]] = &[["control-plane/controllers/", "/tests"]];
-
 /// The keywords before the names that are checked.
 const DECLARING: &[&str] = &["fn", "struct", "enum", "trait", "type", "const", "static", "mod", "union"];
 
 /// Returns the comments and names of a file that use another word than the glossary's.
 pub fn problems(root: &Path, file: &Path, text: &str) -> Vec<String> {
     let path = file.strip_prefix(root).unwrap_or(file).display().to_string();
-    let has_dialect = NAME_DIALECTS.iter().any(|[package, part]| path.starts_with(package) && path.contains(part));
     let mut starts = true;
     let mut problems = Vec::new();
     let mut last = 0;
     for (at, line) in text.lines().enumerate() {
         let number = at + 1;
         let problem = match comment(line) {
-            None => wrong_name(line).filter(|_| !has_dialect),
+            None => wrong_name(line),
             Some(comment) => {
                 starts |= number != last + 1;
                 let problem = wrong_comment(comment, starts);

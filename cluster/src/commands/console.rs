@@ -105,7 +105,8 @@ async fn token(config: &HttpsConfig, account: Option<&str>) -> Result<String> {
         "spec": {"expirationSeconds": TOKEN_SECONDS},
     });
     let answer: Value = client
-        .create_subresource::<ServiceAccount>(namespace, name, "token", &request)
+        .of::<ServiceAccount>()
+        .create_subresource(namespace, name, "token", &request)
         .await
         .with_context(|| format!("no token for the ServiceAccount {namespace}/{name}"))?;
     match answer.pointer("/status/token").and_then(Value::as_str) {

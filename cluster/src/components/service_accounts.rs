@@ -106,7 +106,7 @@ impl Credentials {
             "kind": "TokenRequest",
             "spec": {"expirationSeconds": TOKEN_LIFETIME.as_secs()},
         });
-        self.manager.create_subresource::<ServiceAccount>(NAMESPACE, &self.name, "token", &body).await
+        self.manager.of::<ServiceAccount>().create_subresource(NAMESPACE, &self.name, "token", &body).await
     }
 
     async fn make_account(&self) -> Result<(), Error> {

@@ -118,7 +118,8 @@ async fn finish(client: &Client, object: &Arc<Object>, monitors: &Monitors) -> R
     }
     let spec = namespace.spec.get_or_insert_default();
     spec.finalizers = spec.finalizers.take().map(|all| all.into_iter().filter(|name| name != FINALIZER).collect());
-    match client.update_subresource::<Namespace>("", &object.header.name, "finalize", &namespace.to_value()).await {
+    match client.of::<Namespace>().update_subresource("", &object.header.name, "finalize", &namespace.to_value()).await
+    {
         Err(error) if !error.is_not_found() => Err(error),
         _ => Ok(None),
     }

@@ -100,7 +100,8 @@ impl ServiceAccountTokenController {
         });
         let answer = self
             .client
-            .create_subresource::<ServiceAccount>(account.namespace(), account.name(), "token", &request)
+            .of::<ServiceAccount>()
+            .create_subresource(account.namespace(), account.name(), "token", &request)
             .await?;
         let token = answer.pointer("/status/token").and_then(|token| token.as_str());
         token.map(str::to_owned).ok_or_else(|| Error::Decode("a TokenRequest was answered without a token".to_owned()))

@@ -264,7 +264,7 @@ async fn members_get_their_volumes_and_roles_their_rules() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn quotas_are_kept_and_told_and_a_namespace_goes_with_its_last_pod() {
+async fn quotas_are_enforced_and_reported_and_a_namespace_is_deleted_with_its_last_pod() {
     let cluster = Cluster::start(1).await;
     let admin = &cluster.admin;
     cluster.create::<Namespace>(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "small"}})).await;
@@ -326,10 +326,10 @@ async fn a_namespace_says_what_it_waits_for_and_keeps_the_rest_until_its_pods_ar
     cluster.create::<ConfigMap>(rest).await;
     admin.delete::<Namespace>("", "held", &DeleteOptions::default()).await.unwrap();
     cluster
-        .eventually("the finalizer told", || async {
+        .eventually("the finalizer reported", || async {
             let status = admin.get::<Namespace>("", "held").await.unwrap().status.unwrap_or_default();
-            let told = status.conditions.unwrap_or_default().into_iter().find(|c| c.type_ == "NamespaceFinalizersRemaining");
-            told.and_then(|one| one.message).is_some_and(|message| {
+            let condition = status.conditions.unwrap_or_default().into_iter().find(|c| c.type_ == "NamespaceFinalizersRemaining");
+            condition.and_then(|one| one.message).is_some_and(|message| {
                 message == "Some content in the namespace has finalizers remaining: example.com/keep in 1 resource instances"
             })
         })
@@ -356,7 +356,7 @@ async fn budgets_hold_pods_and_endpoints_are_mirrored() {
     let evict = |name: String| async move {
         let body =
             json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"namespace": "default", "name": name}});
-        admin.create_subresource::<Pod>("default", &name, "eviction", &body).await
+        admin.of::<Pod>().create_subresource("default", &name, "eviction", &body).await
     };
     evict(pods[0].name().to_owned()).await.unwrap();
     cluster.eventually("another pod in its place", || async { allowed().await == (Some(3), Some(1)) }).await;
@@ -414,9 +414,9 @@ async fn a_budget_in_percent_counts_the_pods_of_a_custom_kind() {
     let counted = json!([4, 2, 3, 1]);
     cluster
         .eventually("a budget that counts", async || {
-            let told = status("webs").await;
+            let reported = status("webs").await;
             let fields = ["expectedPods", "desiredHealthy", "currentHealthy", "disruptionsAllowed"];
-            Value::from_iter(fields.map(|field| told[field].clone())) == counted
+            Value::from_iter(fields.map(|field| reported[field].clone())) == counted
         })
         .await;
     let refused = "plains.example.com does not implement the scale subresource";
@@ -469,7 +469,7 @@ async fn tokens_and_certificates_are_issued() {
     let mut approved = signing.to_value();
     approved["status"]["conditions"] =
         json!([{"type": "Approved", "status": "True", "reason": "Test", "message": "by hand"}]);
-    admin.update_subresource::<CertificateSigningRequest>("", "jane", "approval", &approved).await.unwrap();
+    admin.of::<CertificateSigningRequest>().update_subresource("", "jane", "approval", &approved).await.unwrap();
     cluster
         .eventually("a certificate", || async {
             let signed = admin.get::<CertificateSigningRequest>("", "jane").await.unwrap().status;

@@ -52,7 +52,7 @@ impl Outcomes {
             "metadata": {"namespace": pod.namespace(), "name": pod.name, "uid": &*pod.uid},
             "target": {"apiVersion": "v1", "kind": "Node", "name": pod.node_name},
         });
-        self.client.post_subresource::<Pod>(pod.namespace(), &pod.name, "binding", &binding).await
+        self.client.of::<Pod>().post_subresource(pod.namespace(), &pod.name, "binding", &binding).await
     }
 
     pub fn scheduled(&self, pod: &PodRow) {

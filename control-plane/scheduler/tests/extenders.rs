@@ -157,7 +157,7 @@ async fn an_extender_binds() {
         let client = client.lock().unwrap().clone().unwrap();
         let (name, node) = (request["PodName"].as_str().unwrap().to_owned(), request["Node"].clone());
         let body = json!({"metadata": {"name": name}, "target": {"kind": "Node", "name": node}});
-        tokio::spawn(async move { client.create_subresource::<Pod>("test", &name, "binding", &body).await });
+        tokio::spawn(async move { client.of::<Pod>().create_subresource("test", &name, "binding", &body).await });
         (200, json!({"Error": ""}))
     })
     .await;

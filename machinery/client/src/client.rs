@@ -67,7 +67,7 @@ impl Client {
         Dynamic::new(self.clone(), resource.clone())
     }
 
-    fn of<K: Typed>(&self) -> Dynamic {
+    pub fn of<K: Typed>(&self) -> Dynamic {
         Dynamic::new(self.clone(), Resource::of::<K>())
     }
 
@@ -140,49 +140,6 @@ impl Client {
 
     pub async fn delete<K: Typed>(&self, namespace: &str, name: &str, options: &DeleteOptions) -> Result<(), Error> {
         self.of::<K>().delete(namespace, name, options).await
-    }
-
-    /// Creates a subresource such as `binding`, `eviction` or `token` of an object of kind `K`.
-    pub async fn create_subresource<K: Typed>(
-        &self,
-        namespace: &str,
-        name: &str,
-        subresource: &str,
-        body: &Value,
-    ) -> Result<Value, Error> {
-        self.of::<K>().create_subresource(namespace, name, subresource, body).await
-    }
-
-    /// Creates a subresource and does not decode the answer.
-    pub async fn post_subresource<K: Typed>(
-        &self,
-        namespace: &str,
-        name: &str,
-        subresource: &str,
-        body: &Value,
-    ) -> Result<(), Error> {
-        self.of::<K>().post_subresource(namespace, name, subresource, body).await
-    }
-
-    /// Reads a subresource such as `scale`.
-    pub async fn get_subresource<K: Typed>(
-        &self,
-        namespace: &str,
-        name: &str,
-        subresource: &str,
-    ) -> Result<Value, Error> {
-        self.of::<K>().get_subresource(namespace, name, subresource).await
-    }
-
-    /// Writes a subresource such as `scale` or `approval`.
-    pub async fn update_subresource<K: Typed>(
-        &self,
-        namespace: &str,
-        name: &str,
-        subresource: &str,
-        body: &Value,
-    ) -> Result<Value, Error> {
-        self.of::<K>().update_subresource(namespace, name, subresource, body).await
     }
 
     /// Watches a namespace, or all of them. The stream is one connection and ends when the server ends it; a

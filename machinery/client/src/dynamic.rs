@@ -94,6 +94,7 @@ impl Dynamic {
         self.client.exchange(Method::DELETE, &path, JSON, encode(&options.to_value())).await.map(|_| ())
     }
 
+    /// Creates a subresource such as `binding`, `eviction` or `token`.
     pub async fn create_subresource(
         &self,
         namespace: &str,
@@ -104,7 +105,8 @@ impl Dynamic {
         decode(&self.create_subresource_bytes(namespace, name, subresource, body).await?)
     }
 
-    pub(crate) async fn post_subresource(
+    /// Creates a subresource and does not decode the answer.
+    pub async fn post_subresource(
         &self,
         namespace: &str,
         name: &str,

@@ -9,9 +9,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use jiff::Timestamp;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::{DigitallySignedStruct, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls_pki_types::ServerName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 pub use super::facts::TlsFact;
@@ -42,11 +40,13 @@ pub struct Certificate {
 /// Reads the certificate that a server shows; `None` if it shows none.
 pub async fn certificate(address: SocketAddr) -> Option<Certificate> {
     let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    // The certificate is only read, and nothing is sent to the server.
+    let verifier = corten_client::AnyServer::new(&provider);
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .ok()?
         .dangerous()
-        .with_custom_certificate_verifier(std::sync::Arc::new(ReadOnly))
+        .with_custom_certificate_verifier(std::sync::Arc::new(verifier))
         .with_no_client_auth();
     let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
     let connect = async {
@@ -58,45 +58,6 @@ pub async fn certificate(address: SocketAddr) -> Option<Certificate> {
     let (_, parsed) = X509Certificate::from_der(shown).ok()?;
     let left = parsed.validity().not_after.timestamp() - Timestamp::now().as_second();
     Some(Certificate { is_self_signed: parsed.subject() == parsed.issuer(), days: left / (24 * 3600) })
-}
-
-/// Accepts every certificate: it is only read, and nothing is sent to the server.
-#[derive(Debug)]
-pub struct ReadOnly;
-
-impl ServerCertVerifier for ReadOnly {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        rustls::crypto::ring::default_provider().signature_verification_algorithms.supported_schemes()
-    }
 }
 
 async fn accepts(address: SocketAddr, version: [u8; 2], suites: &[u16]) -> bool {

@@ -91,7 +91,8 @@ impl CertificateController {
                 add_condition(&mut approved, "Approved", "AutoApproved", message);
                 let value = approved.to_value();
                 self.client
-                    .update_subresource::<CertificateSigningRequest>("", approved.name(), "approval", &value)
+                    .of::<CertificateSigningRequest>()
+                    .update_subresource("", approved.name(), "approval", &value)
                     .await?;
                 return Ok(());
             }

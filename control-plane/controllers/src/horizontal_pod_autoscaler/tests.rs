@@ -152,8 +152,8 @@ fn a_window_beyond_all_times_leaves_a_pod_unready() {
     for found in observed.metrics.as_mut().unwrap().values_mut() {
         found.window = std::time::Duration::from_secs(i64::MAX.unsigned_abs());
     }
-    let told = written(decide(&observed, &mut History::default(), *NOW));
-    assert!(told.contains("ScalingActive=False/FailedGetResourceMetric"), "{told}");
+    let status = written(decide(&observed, &mut History::default(), *NOW));
+    assert!(status.contains("ScalingActive=False/FailedGetResourceMetric"), "{status}");
 }
 
 proptest::proptest! {

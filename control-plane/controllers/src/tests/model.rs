@@ -23,7 +23,7 @@ pub use testkit_fixture::NOW;
 
 /// One change of the model, as a watch would report it; a deleted object has no state after it.
 #[derive(Clone)]
-pub struct Told {
+pub struct LoggedChange {
     pub kind: String,
     pub change: Change,
 }
@@ -33,7 +33,7 @@ pub struct Model {
     objects: BTreeMap<(String, Key), Arc<Object>>,
     pub revision: u64,
     /// All changes so far, if they are logged.
-    pub log: Option<Vec<Told>>,
+    pub log: Option<Vec<LoggedChange>>,
     /// Whether deleted pods that run stay until their kubelet removes them.
     pub graceful: bool,
     /// Whether lists are reversed.
@@ -123,10 +123,10 @@ impl Model {
     }
 
     /// Returns all objects as the initial list of a watch.
-    pub fn told(&self) -> impl Iterator<Item = Told> {
+    pub fn initial_list(&self) -> impl Iterator<Item = LoggedChange> {
         self.objects.iter().map(|((kind, key), object)| {
             let change = Change { key: key.clone(), old: None, new: Some(object.clone()) };
-            Told { kind: kind.clone(), change }
+            LoggedChange { kind: kind.clone(), change }
         })
     }
 
@@ -146,7 +146,7 @@ impl Model {
 
     fn tell(&mut self, kind: String, change: Change) {
         if let Some(log) = &mut self.log {
-            log.push(Told { kind, change });
+            log.push(LoggedChange { kind, change });
         }
     }
 

@@ -78,12 +78,8 @@ async fn request_token(context: &Context<'_>, request: &Request) -> Result<Token
     };
     let answer = context
         .client
-        .create_subresource::<ServiceAccount>(
-            spec::namespace(context.pod),
-            account.unwrap_or("default"),
-            "token",
-            &body.to_value(),
-        )
+        .of::<ServiceAccount>()
+        .create_subresource(spec::namespace(context.pod), account.unwrap_or("default"), "token", &body.to_value())
         .await?;
     let answer = TokenRequest::from_value(answer).map_err(|error| Error::pod(format!("read a token: {error}")))?;
     let status = answer.status.unwrap_or_default();

@@ -10,7 +10,7 @@ use http::Method;
 use serde_json::json;
 
 use super::cluster::{World, play};
-use super::server::{Judge, Server, Write};
+use super::server::{Invariant, Server, Write};
 use super::{Random, SETTLED, age, all, any, delete, touch};
 use crate::tests::model::Model;
 
@@ -18,7 +18,7 @@ pub const WORLD: World = World {
     controllers: &["service-cidr-controller"],
     objects: |_| Vec::new(),
     happens,
-    judge,
+    invariant,
     at_rest,
     pace: std::time::Duration::from_secs(2),
     ..World::USUAL
@@ -97,7 +97,7 @@ fn alone_in(model: &Model, range: &Value) -> Vec<Value> {
     addresses
 }
 
-fn judge() -> Judge {
+fn invariant() -> Invariant {
     Box::new(|write: &Write<'_>| {
         let (CONTROLLER, "ServiceCIDR", Some(old), None) = (write.who, write.kind, &write.old, &write.new) else {
             return Ok(());
@@ -124,9 +124,9 @@ fn at_rest(server: &Server) -> Result<(), String> {
             return Err(format!("{name} is needed by nobody and stays"));
         }
         let ready = &range["status"]["conditions"][0];
-        let told = ready["type"] == "Ready" && ready["status"] == if leaves { "False" } else { "True" };
-        if !told || range["metadata"]["finalizers"] != json!([FINALIZER]) {
-            return Err(format!("{name} is held or told wrongly: {range}"));
+        let is_reported = ready["type"] == "Ready" && ready["status"] == if leaves { "False" } else { "True" };
+        if !is_reported || range["metadata"]["finalizers"] != json!([FINALIZER]) {
+            return Err(format!("{name} is held or reported wrongly: {range}"));
         }
     }
     Ok(())

@@ -153,14 +153,14 @@ impl Api {
         kind.default(&mut object);
         kind.behaviour.prepare_create(&mut object);
         let errors = kind.validate(&object);
-        self.judge(kind, &name, errors)?;
+        self.check(kind, &name, errors)?;
         let key = Key::new(place.namespace.clone(), name);
         self.model.put(object);
         Ok(self.model.value(&kind.kind, &key.namespace, &key.name))
     }
 
     /// Records validation errors: no controller may write an invalid object.
-    fn judge(&mut self, kind: &Kind, name: &str, errors: Vec<corten_meta::FieldError>) -> Result<(), Status> {
+    fn check(&mut self, kind: &Kind, name: &str, errors: Vec<corten_meta::FieldError>) -> Result<(), Status> {
         if errors.is_empty() {
             return Ok(());
         }
@@ -213,7 +213,7 @@ impl Api {
             }
             _ => Vec::new(),
         };
-        self.judge(kind, &place.name, errors)?;
+        self.check(kind, &place.name, errors)?;
         self.replace(kind, current, new)
     }
 

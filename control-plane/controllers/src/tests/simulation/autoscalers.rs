@@ -9,7 +9,7 @@ use serde_json::json;
 use testkit_fixture as fixture;
 
 use super::cluster::{World, path_of, play};
-use super::server::{Judge, Server, Write};
+use super::server::{Invariant, Server, Write};
 use super::{Random, all, any, kubelet, touch};
 
 const AUTOSCALER: &str = "horizontal-pod-autoscaler";
@@ -28,7 +28,7 @@ pub const WORLD: World = World {
     begins: |server, _| server.state().api.load = 200,
     happens,
     goes_on: kubelet,
-    judge,
+    invariant,
     at_rest,
     pace: std::time::Duration::from_secs(4),
     steps: 200,
@@ -70,7 +70,7 @@ fn bounds(autoscaler: &Value) -> (i64, i64) {
 }
 
 /// Checks the bounds, including those of a moment ago: no manager sees new ones at once.
-fn judge() -> Judge {
+fn invariant() -> Invariant {
     let mut known: Vec<(jiff::Timestamp, (i64, i64))> = Vec::new();
     Box::new(move |write: &Write<'_>| {
         if let ("HorizontalPodAutoscaler", Some(new)) = (write.kind, &write.new)

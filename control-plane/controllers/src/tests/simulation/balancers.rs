@@ -12,12 +12,12 @@ use testkit_fixture as fixture;
 
 use super::cluster::{World, collection, path_of, play};
 use super::eviction::is_ready;
-use super::server::{Judge, Server, Write};
+use super::server::{Invariant, Server, Write};
 use super::{Random, SETTLED, age, all, any, delete, now, touch};
 use crate::tests::model::Model;
 
 pub const WORLD: World =
-    World { controllers: &["service-lb-controller"], objects, happens, judge, at_rest, ..World::USUAL };
+    World { controllers: &["service-lb-controller"], objects, happens, invariant, at_rest, ..World::USUAL };
 
 /// The port that the nodes need themselves, as the managers are configured.
 const KEPT: u64 = 22;
@@ -76,7 +76,7 @@ fn older(model: &Model, service: &Value) -> Vec<Value> {
     all.filter(|other| order(other) < order(service) && port(other) == port(service)).collect()
 }
 
-fn judge() -> Judge {
+fn invariant() -> Invariant {
     Box::new(|write: &Write<'_>| {
         let ("service-controller", "Service", Some(new)) = (write.who, write.kind, &write.new) else { return Ok(()) };
         if addresses(new).is_empty() {

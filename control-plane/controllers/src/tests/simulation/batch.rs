@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use super::cluster::{World, collection, path_of, play};
-use super::server::{Faults, Judge, Server, Write};
+use super::server::{Faults, Invariant, Server, Write};
 use super::{Random, all, any, kubelet, now, touch};
 use crate::tests::model::Model;
 
@@ -23,7 +23,7 @@ pub const WORLD: World = World {
     objects,
     happens,
     goes_on,
-    judge,
+    invariant,
     at_rest,
     // Deletion by TTL must not rely on a cache.
     faults: Faults { late: 400, ..Faults::MANY },
@@ -117,7 +117,7 @@ fn expires(job: &Value) -> Option<Timestamp> {
     ended(job)?.1.checked_add(lives).ok()
 }
 
-fn judge() -> Judge {
+fn invariant() -> Invariant {
     Box::new(|write: &Write<'_>| {
         if write.kind != "Job" {
             return Ok(());
@@ -127,14 +127,14 @@ fn judge() -> Judge {
                 Some(at) if at <= now() => Ok(()),
                 at => Err(format!("it went before its time, which is {at:?}: {old}")),
             },
-            (CRON, None, Some(new)) => judge_schedule(write.after, new, write.late),
+            (CRON, None, Some(new)) => check_schedule(write.after, new, write.late),
             _ => Ok(()),
         }
     })
 }
 
 /// Checks a Job that a CronJob creates.
-fn judge_schedule(model: &Model, new: &Value, late: usize) -> Result<(), String> {
+fn check_schedule(model: &Model, new: &Value, late: usize) -> Result<(), String> {
     let owner = &new["metadata"]["ownerReferences"][0]["name"];
     let jobs = model.keys("Job").into_iter().map(|key| model.value("Job", &key.namespace, &key.name));
     let runs = |job: &Value| {

@@ -10,7 +10,7 @@ use testkit_fixture as fixture;
 
 use super::cluster::{World, path_of, play};
 use super::eviction::{is_ready, selects};
-use super::server::{Judge, Server, Write};
+use super::server::{Invariant, Server, Write};
 use super::{Random, all, any, delete, kubelet, touch};
 use crate::tests::model::Model;
 
@@ -25,7 +25,7 @@ pub const WORLD: World = World {
     objects,
     happens,
     goes_on: kubelet,
-    judge,
+    invariant,
     at_rest,
     pace: std::time::Duration::from_secs(1),
     ..World::USUAL
@@ -92,7 +92,7 @@ fn happens(server: &Server, random: &mut Random) {
 }
 
 /// Returns the correct status of a budget: expected, healthy, desired healthy and allowed disruptions.
-fn truth(model: &Model, budget: &Value) -> [i64; 4] {
+fn correct_status(model: &Model, budget: &Value) -> [i64; 4] {
     let values = |kind: &'static str| {
         model.objects().filter(move |(of, _)| *of == kind).map(|(_, object)| object.value()).collect::<Vec<Value>>()
     };
@@ -116,7 +116,7 @@ fn truth(model: &Model, budget: &Value) -> [i64; 4] {
     [expected, healthy, desired, if expected > 0 { (healthy - desired).max(0) } else { 0 }]
 }
 
-fn judge() -> Judge {
+fn invariant() -> Invariant {
     Box::new(|write: &Write<'_>| {
         let (EVICTOR, "Pod", Some(old)) = (write.who, write.kind, &write.old) else { return Ok(()) };
         let lives = |pod: &Value| pod["metadata"]["deletionTimestamp"].is_null();
@@ -125,7 +125,7 @@ fn judge() -> Judge {
         }
         let name = old["metadata"]["labels"]["app"].as_str().unwrap_or_default();
         let budget = write.after.value("PodDisruptionBudget", "default", name);
-        let [expected, healthy, desired, _] = truth(write.after, &budget);
+        let [expected, healthy, desired, _] = correct_status(write.after, &budget);
         match healthy < desired {
             true => Err(format!("{healthy} of {expected} are left, {desired} must be: {}", budget["status"])),
             false => Ok(()),
@@ -139,11 +139,11 @@ fn at_rest(server: &Server) -> Result<(), String> {
     for key in model.keys("PodDisruptionBudget") {
         let budget = model.value("PodDisruptionBudget", &key.namespace, &key.name);
         let status = &budget["status"];
-        let told = ["expectedPods", "currentHealthy", "desiredHealthy", "disruptionsAllowed"]
+        let written = ["expectedPods", "currentHealthy", "desiredHealthy", "disruptionsAllowed"]
             .map(|field| status[field].as_i64().unwrap_or(-1));
         let current = status["observedGeneration"] == budget["metadata"]["generation"];
-        if told != truth(model, &budget) || !current || !status["disruptedPods"].is_null() {
-            return Err(format!("{key} says {status}, the truth is {:?}", truth(model, &budget)));
+        if written != correct_status(model, &budget) || !current || !status["disruptedPods"].is_null() {
+            return Err(format!("{key} has {status}, correct is {:?}", correct_status(model, &budget)));
         }
     }
     let marked = |pod: &Value| {
@@ -158,6 +158,6 @@ fn at_rest(server: &Server) -> Result<(), String> {
 }
 
 #[test]
-fn evictions_never_take_more_than_a_budget_allows_and_every_budget_tells_the_truth() {
+fn evictions_never_take_more_than_a_budget_allows_and_the_status_of_every_budget_is_correct() {
     play(&WORLD);
 }

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::Random;
-use super::server::{Faults, Judge, Server};
+use super::server::{Faults, Invariant, Server};
 use crate::runtime::memory::tests::WRONG;
 use crate::{Config, Error, KubeletServing, LoadBalancerAddresses, SigningAuthorities, SigningAuthority};
 
@@ -35,7 +35,7 @@ pub struct World {
     /// Performs the work that controllers wait for: kubelets and other components.
     pub goes_on: fn(&Server, &mut Random),
     /// Checks every write.
-    pub judge: fn() -> Judge,
+    pub invariant: fn() -> Invariant,
     /// Checks the state at the end, when no controller writes any more.
     pub at_rest: fn(&Server) -> Result<(), String>,
     pub faults: Faults,
@@ -58,7 +58,7 @@ impl World {
         begins: |_, _| {},
         happens: |_, _| {},
         goes_on: |_, _| {},
-        judge: || Box::new(|_| Ok(())),
+        invariant: || Box::new(|_| Ok(())),
         at_rest: |_| Ok(()),
         faults: Faults::MANY,
         pace: Duration::from_millis(500),
@@ -147,7 +147,7 @@ struct Run<'a> {
 impl Run<'_> {
     fn begin(world: &World, seed: u64, faults: Faults) -> Run<'_> {
         let mut random = Random::new(seed.wrapping_mul(31) + 7);
-        let server = Server::new(seed, faults, (world.judge)());
+        let server = Server::new(seed, faults, (world.invariant)());
         let home = serde_json::json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}});
         put(&server, &home);
         for object in (world.objects)(&mut random) {

@@ -75,7 +75,7 @@ impl Api {
 }
 
 /// Deletes a terminating CustomResourceDefinition after all its objects, as the server does.
-pub fn tend_definitions(server: &Server) {
+pub fn reconcile_crds(server: &Server) {
     for definition in all(server, DEFINITION) {
         if definition["metadata"]["deletionTimestamp"].is_null() {
             continue;
@@ -114,10 +114,10 @@ fn a_custom_resource_comes_and_goes_with_its_definition() {
     create().unwrap();
     assert!(found());
     toggle_definition(&server);
-    tend_definitions(&server);
+    reconcile_crds(&server);
     assert!(create().is_err() && found(), "its definition is on its way out, and it is gone");
     assert!(all(&server, KIND).is_empty());
-    tend_definitions(&server);
+    reconcile_crds(&server);
     assert!(!found());
     toggle_definition(&server);
     create().unwrap();

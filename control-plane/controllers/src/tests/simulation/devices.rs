@@ -12,7 +12,7 @@ use serde_json::json;
 use testkit_fixture as fixture;
 
 use super::cluster::{World, collection, path_of, play};
-use super::server::{Judge, Server, Write};
+use super::server::{Invariant, Server, Write};
 use super::{Random, SETTLED, all, any, delete, kubelet, now, touch};
 use crate::tests::model::Model;
 
@@ -21,7 +21,7 @@ pub const WORLD: World = World {
     objects,
     happens,
     goes_on,
-    judge,
+    invariant,
     at_rest,
     pace: std::time::Duration::from_millis(1500),
     ..World::USUAL
@@ -146,7 +146,7 @@ fn due(slice: &Value, tolerations: &Value) -> Option<Timestamp> {
     }
 }
 
-fn judge() -> Judge {
+fn invariant() -> Invariant {
     // The time of each device's last change: caches may not show it for a moment.
     let mut changed: BTreeMap<String, Timestamp> = BTreeMap::new();
     Box::new(move |write: &Write<'_>| {

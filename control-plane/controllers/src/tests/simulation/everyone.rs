@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use corten_meta::Value;
 
 use super::cluster::{World, play};
-use super::server::{Judge, Server, Write};
+use super::server::{Invariant, Server, Write};
 use super::worlds::world;
 use super::{Random, kubelet};
 use crate::registry::{self, Named};
@@ -54,9 +54,9 @@ fn each_alone_comes_to_an_end_whatever_the_order_of_lists() {
         world(&mut Random::new(seed), OBJECTS).into_iter().for_each(|object| start.put(object));
         for (_, queue, controller) in everyone() {
             let mut keys = BTreeSet::new();
-            for told in start.told() {
-                for watch in controller.watches().iter().filter(|watch| watch.resource.kind == told.kind) {
-                    keys.extend((watch.keys)(&start, &told.change));
+            for listed in start.initial_list() {
+                for watch in controller.watches().iter().filter(|watch| watch.resource.kind == listed.kind) {
+                    keys.extend((watch.keys)(&start, &listed.change));
                 }
             }
             for key in keys {
@@ -87,7 +87,7 @@ pub const TOGETHER: World = World {
     begins,
     happens,
     goes_on: kubelet,
-    judge,
+    invariant,
     pace: std::time::Duration::from_millis(300),
     steps: 150,
     ..World::USUAL
@@ -112,7 +112,7 @@ fn happens(server: &Server, random: &mut Random) {
 }
 
 /// Checks that no reconcile on a stale cache does irreversible harm.
-fn judge() -> Judge {
+fn invariant() -> Invariant {
     Box::new(|write: &Write<'_>| match (write.kind, &write.old, &write.new) {
         ("PersistentVolumeClaim", Some(claim), None) if write.who != "user" => {
             let uses = |pod: &Value| {

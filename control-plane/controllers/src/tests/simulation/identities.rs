@@ -14,7 +14,7 @@ use serde_json::json;
 use testkit_fixture as fixture;
 
 use super::cluster::{World, collection, path_of, play};
-use super::server::{Judge, Server, Write};
+use super::server::{Invariant, Server, Write};
 use super::{Random, SETTLED, age, all, any, delete, now, touch};
 
 const ACCOUNT: &str = "kubernetes.io/service-account.name";
@@ -37,7 +37,7 @@ pub const WORLD: World = World {
     ],
     objects,
     happens,
-    judge,
+    invariant,
     at_rest,
     ..World::USUAL
 };
@@ -155,16 +155,16 @@ fn has(request: &Value, condition: &str) -> bool {
     request["status"]["conditions"].as_array().is_some_and(|all| all.iter().any(|one| one["type"] == condition))
 }
 
-fn judge() -> Judge {
+fn invariant() -> Invariant {
     Box::new(|write: &Write<'_>| match (write.kind, write.who) {
         (_, "user") => Ok(()),
-        ("Secret", "kube-controller-manager") => judge_secret(write),
-        ("CertificateSigningRequest", _) => judge_request(write),
+        ("Secret", "kube-controller-manager") => check_secret(write),
+        ("CertificateSigningRequest", _) => check_request(write),
         _ => Ok(()),
     })
 }
 
-fn judge_secret(write: &Write<'_>) -> Result<(), String> {
+fn check_secret(write: &Write<'_>) -> Result<(), String> {
     let Some(old) = &write.old else { return Err("it made a Secret".to_owned()) };
     let Some(new) = &write.new else {
         let account = old["metadata"]["annotations"][ACCOUNT].as_str().unwrap_or_default();
@@ -185,7 +185,7 @@ fn judge_secret(write: &Write<'_>) -> Result<(), String> {
     Ok(())
 }
 
-fn judge_request(write: &Write<'_>) -> Result<(), String> {
+fn check_request(write: &Write<'_>) -> Result<(), String> {
     let (Some(old), Some(new)) = (&write.old, &write.new) else { return Ok(()) };
     let (before, after) = (&old["status"]["certificate"], &new["status"]["certificate"]);
     if before != after && (!before.is_null() || has(old, "Denied") || !has(old, "Approved")) {

@@ -15,7 +15,7 @@ use testkit_fixture as fixture;
 
 use super::cluster::{World, collection, play};
 use super::eviction::is_ready;
-use super::server::{Judge, Server, Write};
+use super::server::{Invariant, Server, Write};
 use super::{Random, SETTLED, all, any, delete, kubelet, now, touch};
 use crate::tests::model::Model;
 
@@ -41,7 +41,7 @@ pub const WORLD: World = World {
     objects,
     happens,
     goes_on: kubelet,
-    judge,
+    invariant,
     at_rest,
     pace: std::time::Duration::from_millis(300),
     steps: 200,
@@ -143,7 +143,7 @@ fn whose(kind: &str) -> Option<fn(&Value) -> String> {
     }
 }
 
-fn judge() -> Judge {
+fn invariant() -> Invariant {
     // The time of each pod's deletion.
     let mut gone: BTreeMap<String, Timestamp> = BTreeMap::new();
     Box::new(move |write: &Write<'_>| {
@@ -180,33 +180,33 @@ type Backends = BTreeSet<(String, bool)>;
 /// Returns the endpoints in the slices of a Service.
 fn of_slices<'a>(slices: impl Iterator<Item = &'a Value>) -> Backends {
     let endpoints = slices.flat_map(|slice| slice["endpoints"].as_array().into_iter().flatten());
-    let told = endpoints.map(|one| (one["addresses"][0].to_string(), one["conditions"]["ready"] == true));
-    told.collect()
+    let written = endpoints.map(|one| (one["addresses"][0].to_string(), one["conditions"]["ready"] == true));
+    written.collect()
 }
 
 /// Returns the endpoints in an Endpoints object.
 fn of_endpoints(endpoints: &Value) -> Backends {
-    let mut told = Backends::new();
+    let mut written = Backends::new();
     for subset in endpoints["subsets"].as_array().into_iter().flatten() {
         for (field, ready) in [("addresses", true), ("notReadyAddresses", false)] {
-            told.extend(subset[field].as_array().into_iter().flatten().map(|one| (one["ip"].to_string(), ready)));
+            written.extend(subset[field].as_array().into_iter().flatten().map(|one| (one["ip"].to_string(), ready)));
         }
     }
-    told
+    written
 }
 
 /// Checks that slices and Endpoints match the pods.
-fn told_as_they_are(model: &Model, pods: &[Value], slices: &[Value]) -> Result<(), String> {
+fn endpoints_match_pods(model: &Model, pods: &[Value], slices: &[Value]) -> Result<(), String> {
     let of = |name: &'static str| slices.iter().filter(move |one| one["metadata"]["labels"][SERVICE_NAME] == name);
     let (ours, written) = (model.value("Endpoints", "default", "web"), model.value("Endpoints", "default", "outside"));
-    let truth: Backends = pods.iter().map(|pod| (pod["status"]["podIP"].to_string(), is_ready(pod))).collect();
-    for (what, told, truth) in [
-        ("the slices", of_slices(of("web")), &truth),
-        ("the Endpoints", of_endpoints(&ours), &truth),
+    let ready: Backends = pods.iter().map(|pod| (pod["status"]["podIP"].to_string(), is_ready(pod))).collect();
+    for (what, written, expected) in [
+        ("the slices", of_slices(of("web")), &ready),
+        ("the Endpoints", of_endpoints(&ours), &ready),
         ("the mirrored slices", of_slices(of("outside")), &of_endpoints(&written)),
     ] {
-        if told != *truth {
-            return Err(format!("{what} say {told:?}, the truth is {truth:?}"));
+        if written != *expected {
+            return Err(format!("{what} have {written:?}, expected {expected:?}"));
         }
     }
     let ports = |list: &Value| list[0]["port"].clone();
@@ -226,7 +226,7 @@ fn at_rest(server: &Server) -> Result<(), String> {
     let of = |name: &'static str| slices.iter().filter(move |one| one["metadata"]["labels"][SERVICE_NAME] == name);
     let state = server.state();
     let model = &state.api.model;
-    told_as_they_are(model, &pods, &slices)?;
+    endpoints_match_pods(model, &pods, &slices)?;
     for (what, count, wanted) in [
         ("mirrored slices", of("outside").count(), 1),
         ("claims of devices", names(model, "ResourceClaim"), pods.len()),

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::cluster::{World, collection, path_of, play, put};
 use super::custom;
-use super::server::{Judge, Server, Write};
+use super::server::{Invariant, Server, Write};
 use super::{Random, all, any, delete, kubelet, touch};
 
 const EMPTIER: &str = "namespace-controller";
@@ -30,7 +30,7 @@ pub const WORLD: World = World {
     objects,
     happens,
     goes_on,
-    judge,
+    invariant,
     at_rest,
     ..World::USUAL
 };
@@ -123,7 +123,7 @@ fn end_a_pod(server: &Server, random: &mut Random) {
 /// Runs the kubelets, and the owners of finalizers that remove them.
 fn goes_on(server: &Server, random: &mut Random) {
     kubelet(server, random);
-    custom::tend_definitions(server);
+    custom::reconcile_crds(server);
     // Also after the last user action: a deletion is then the last event of a namespace.
     if random.chance(5) {
         end_a_pod(server, random);
@@ -138,15 +138,15 @@ fn goes_on(server: &Server, random: &mut Random) {
     }
 }
 
-fn judge() -> Judge {
+fn invariant() -> Invariant {
     Box::new(|write: &Write<'_>| match write.who {
-        EMPTIER => judge_emptier(write),
-        COUNTER => judge_counter(write),
+        EMPTIER => check_emptier(write),
+        COUNTER => check_counter(write),
         _ => Ok(()),
     })
 }
 
-fn judge_emptier(write: &Write<'_>) -> Result<(), String> {
+fn check_emptier(write: &Write<'_>) -> Result<(), String> {
     let Some(old) = &write.old else { return Err("it made something".to_owned()) };
     let namespace = match write.kind {
         "Namespace" => Some(old.clone()),
@@ -174,7 +174,7 @@ fn judge_emptier(write: &Write<'_>) -> Result<(), String> {
     Ok(())
 }
 
-fn judge_counter(write: &Write<'_>) -> Result<(), String> {
+fn check_counter(write: &Write<'_>) -> Result<(), String> {
     let (Some(old), Some(new)) = (&write.old, &write.new) else { return Err("it made or took something".to_owned()) };
     let same = |field: &str| old["spec"][field] == new["spec"][field];
     match write.kind == "ResourceQuota" && same("hard") {
@@ -197,9 +197,10 @@ fn at_rest(server: &Server) -> Result<(), String> {
         }
     }
     for quota in all(server, "ResourceQuota") {
-        let (used, truth) = (&quota["status"]["used"], in_use(server, &quota));
-        if *used != truth || quota["status"]["hard"] != quota["spec"]["hard"] {
-            return Err(format!("{used} is not in use, {truth} is: {quota}"));
+        let used = &quota["status"]["used"];
+        let in_use = in_use(server, &quota);
+        if *used != in_use || quota["status"]["hard"] != quota["spec"]["hard"] {
+            return Err(format!("{used} is not in use, {in_use} is: {quota}"));
         }
     }
     Ok(())
@@ -236,6 +237,6 @@ fn in_use(server: &Server, quota: &Value) -> Value {
 }
 
 #[test]
-fn namespaces_empty_and_go_and_quotas_tell_the_truth() {
+fn namespaces_are_emptied_and_deleted_and_quotas_are_exact() {
     play(&WORLD);
 }

@@ -12,7 +12,7 @@ use serde_json::json;
 use testkit_fixture as fixture;
 
 use super::cluster::{World, collection, path_of, play};
-use super::server::{Judge, Server, Write};
+use super::server::{Invariant, Server, Write};
 use super::{Random, SETTLED, all, any, delete, kubelet, now, touch};
 
 const NODES: &str = "node-controller";
@@ -29,7 +29,7 @@ pub const WORLD: World = World {
     objects,
     happens,
     goes_on,
-    judge,
+    invariant,
     at_rest,
     pace: std::time::Duration::from_secs(3),
     steps: 200,
@@ -126,7 +126,7 @@ fn has_no_execute(node: &Value) -> bool {
     node["spec"]["taints"].as_array().is_some_and(|all| all.iter().any(|taint| taint["effect"] == "NoExecute"))
 }
 
-fn judge() -> Judge {
+fn invariant() -> Invariant {
     // The time since which each node has no evicting taint.
     let mut well: BTreeMap<String, Timestamp> = BTreeMap::new();
     Box::new(move |write: &Write<'_>| {
@@ -137,7 +137,7 @@ fn judge() -> Judge {
                 Some(new) if !has_no_execute(new) => drop(well.entry(name).or_insert_with(now)),
                 _ => drop(well.remove(&name)),
             }
-            return judge_range(write);
+            return check_range(write);
         }
         let begins = write.kind == "Pod"
             && write.old.as_ref().is_some_and(|old| old["metadata"]["deletionTimestamp"].is_null())
@@ -153,7 +153,7 @@ fn judge() -> Judge {
     })
 }
 
-fn judge_range(write: &Write<'_>) -> Result<(), String> {
+fn check_range(write: &Write<'_>) -> Result<(), String> {
     let (Some(old), Some(new)) = (&write.old, &write.new) else { return Ok(()) };
     let (before, after) = (&old["spec"]["podCIDR"], &new["spec"]["podCIDR"]);
     if before == after {

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::cluster::{World, path_of, play};
 use super::custom;
-use super::server::{Judge, Server, Write};
+use super::server::{Invariant, Server, Write};
 use super::{Random, SETTLED, all, any, delete, now, touch};
 use crate::tests::model::Model;
 
@@ -25,8 +25,8 @@ pub const WORLD: World = World {
     controllers: &["garbage-collector-controller"],
     objects,
     happens,
-    goes_on: |server, _| custom::tend_definitions(server),
-    judge,
+    goes_on: |server, _| custom::reconcile_crds(server),
+    invariant,
     at_rest,
     pace: std::time::Duration::from_millis(700),
     seeds: 4,
@@ -128,7 +128,7 @@ fn dependents(model: &Model, owner: &Value) -> Vec<Value> {
     held.map(|(_, object)| object.value()).collect()
 }
 
-fn judge() -> Judge {
+fn invariant() -> Invariant {
     // The time since which each object has its owners, and the orphaned objects.
     let mut since: BTreeMap<String, Timestamp> = BTreeMap::new();
     let mut freed: BTreeSet<String> = BTreeSet::new();
@@ -168,11 +168,11 @@ fn judge() -> Judge {
             return Ok(());
         }
         let Some(old) = old else { return Err("the collector made something".to_owned()) };
-        judge_collector(write, old, &since, &freed)
+        check_collector(write, old, &since, &freed)
     })
 }
 
-fn judge_collector(
+fn check_collector(
     write: &Write<'_>,
     old: &Value,
     since: &BTreeMap<String, Timestamp>,

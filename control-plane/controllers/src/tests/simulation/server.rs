@@ -62,7 +62,7 @@ pub struct Write<'a> {
 }
 
 /// Checks every write; returns an error if it violates an invariant.
-pub type Judge = Box<dyn FnMut(&Write<'_>) -> Result<(), String> + Send>;
+pub type Invariant = Box<dyn FnMut(&Write<'_>) -> Result<(), String> + Send>;
 
 struct Logged {
     revision: u64,
@@ -74,7 +74,7 @@ struct Logged {
 #[derive(Default)]
 struct History {
     events: Vec<Logged>,
-    told: Arc<Notify>,
+    changed: Arc<Notify>,
     /// The oldest revision that watches can start from.
     begins: u64,
 }
@@ -92,10 +92,10 @@ pub struct State {
     /// Whether the client of the current request has crashed.
     is_late: bool,
     /// The recorded events: the reason, and the uid of the object.
-    pub told: BTreeSet<(String, String)>,
+    pub events: BTreeSet<(String, String)>,
     /// The number of lease writes: a leader renews all the time.
     pub leases: u64,
-    judge: Option<Judge>,
+    invariant: Option<Invariant>,
     histories: BTreeMap<String, History>,
     watches: u64,
 }
@@ -104,7 +104,7 @@ pub struct State {
 pub struct Server(Arc<Mutex<State>>);
 
 impl Server {
-    pub fn new(seed: u64, faults: Faults, judge: Judge) -> Server {
+    pub fn new(seed: u64, faults: Faults, invariant: Invariant) -> Server {
         let state = State {
             api: Api::new(now()),
             faults,
@@ -113,9 +113,9 @@ impl Server {
             trace: Vec::new(),
             late_creations: 0,
             is_late: false,
-            told: BTreeSet::new(),
+            events: BTreeSet::new(),
             leases: 0,
-            judge: Some(judge),
+            invariant: Some(invariant),
             histories: BTreeMap::new(),
             watches: 0,
         };
@@ -155,27 +155,27 @@ impl State {
 
     /// Checks the writes and notifies the watches.
     pub fn publish(&mut self, who: &str) {
-        let told = self.api.model.log.as_mut().map(std::mem::take).unwrap_or_default();
-        for told in told {
-            self.leases += u64::from(told.kind == "Lease");
+        let changes = self.api.model.log.as_mut().map(std::mem::take).unwrap_or_default();
+        for logged in changes {
+            self.leases += u64::from(logged.kind == "Lease");
             let value = |object: &Option<Arc<Object>>| object.as_ref().map(|object| object.value());
-            let (old, new) = (value(&told.change.old), value(&told.change.new));
-            if let Some(mut judge) = self.judge.take() {
+            let (old, new) = (value(&logged.change.old), value(&logged.change.new));
+            if let Some(mut invariant) = self.invariant.take() {
                 let write = Write {
                     who,
-                    kind: &told.kind,
+                    kind: &logged.kind,
                     old,
                     new,
                     after: &self.api.model,
                     late: self.late_creations,
                     is_late: self.is_late,
                 };
-                if let Err(wrong) = judge(&write) {
-                    self.broken.push(format!("{who}: {} {}: {wrong}", told.kind, told.change.key));
+                if let Err(wrong) = invariant(&write) {
+                    self.broken.push(format!("{who}: {} {}: {wrong}", logged.kind, logged.change.key));
                 }
-                self.judge = Some(judge);
+                self.invariant = Some(invariant);
             }
-            let (event, revision) = match (&told.change.old, &told.change.new) {
+            let (event, revision) = match (&logged.change.old, &logged.change.new) {
                 (None, Some(new)) => (WatchEvent::Added(new.clone()), new.revision),
                 (_, Some(new)) => (WatchEvent::Modified(new.clone()), new.revision),
                 (Some(old), None) => {
@@ -184,14 +184,14 @@ impl State {
                 }
                 (None, None) => continue,
             };
-            if told.kind == "CustomResourceDefinition" {
+            if logged.kind == "CustomResourceDefinition" {
                 // The custom resource may be gone, and its watches with it.
-                self.histories.values().for_each(|history| history.told.notify_waiters());
+                self.histories.values().for_each(|history| history.changed.notify_waiters());
             }
-            let history = self.histories.entry(told.kind).or_default();
-            let namespace = told.change.key.namespace;
+            let history = self.histories.entry(logged.kind).or_default();
+            let namespace = logged.change.key.namespace;
             history.events.push(Logged { revision, at: Instant::now(), namespace, event });
-            history.told.notify_waiters();
+            history.changed.notify_waiters();
         }
     }
 
@@ -234,9 +234,9 @@ impl State {
             return Err(Status::expired("too old resource version"));
         }
         let position = history.events.partition_point(|logged| logged.revision <= since);
-        let told = history.told.clone();
+        let changed = history.changed.clone();
         let (namespace, due) = (place.namespace.clone(), Instant::now());
-        Ok(Watch { kind, custom, namespace, initial, position, told, random, due })
+        Ok(Watch { kind, custom, namespace, initial, position, changed, random, due })
     }
 }
 
@@ -281,7 +281,7 @@ impl Server {
         let event: Value = serde_json::from_slice(request.body()).unwrap_or_default();
         let about = if event["regarding"].is_null() { &event["involvedObject"] } else { &event["regarding"] };
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        self.state().told.insert((text(&event["reason"]), text(&about["uid"])));
+        self.state().events.insert((text(&event["reason"]), text(&about["uid"])));
         let answer = self.state().answer(who, &Method::GET, request.uri().path(), "", &Value::Null);
         Response::new(Body::Full(answer.unwrap_or_default().to_string().into()))
     }
@@ -341,7 +341,7 @@ struct Watch {
     namespace: String,
     initial: VecDeque<WatchEvent>,
     position: usize,
-    told: Arc<Notify>,
+    changed: Arc<Notify>,
     random: Random,
     /// The time before which no event is delivered, so that events stay in order.
     due: Instant,
@@ -364,8 +364,8 @@ impl Watch {
             return Some(event);
         }
         loop {
-            let told = self.told.clone();
-            let news = told.notified();
+            let changed = self.changed.clone();
+            let news = changed.notified();
             let found = {
                 let state = server.state();
                 if self.custom && !state.api.served().iter().any(|kind| kind.kind == self.kind) {

@@ -13,7 +13,7 @@ use jiff::tz::TimeZone;
 use serde_json::json;
 
 use super::cluster::{World, collection, path_of, play};
-use super::server::{Judge, Server, Write};
+use super::server::{Invariant, Server, Write};
 use super::{Random, SETTLED, any, delete, now, touch};
 use crate::tests::model::Model;
 
@@ -21,7 +21,7 @@ pub const WORLD: World = World {
     controllers: &["legacy-serviceaccount-token-cleaner-controller"],
     begins,
     happens,
-    judge,
+    invariant,
     at_rest,
     // Each Secret is reconciled once a day.
     pace: std::time::Duration::from_secs(2 * 60 * 60),
@@ -140,7 +140,7 @@ fn is_overdue(secret: &Value) -> bool {
     marked.is_some_and(|marked| marked < limit.to_zoned(TimeZone::UTC).date())
 }
 
-fn judge() -> Judge {
+fn invariant() -> Invariant {
     // Whether each Secret is unused, and since when; every cache shows the initial state.
     let mut known: BTreeMap<String, (bool, Timestamp)> = BTreeMap::new();
     Box::new(move |write: &Write<'_>| {

@@ -13,7 +13,7 @@ use serde_json::json;
 use testkit_fixture as fixture;
 
 use super::cluster::{World, collection, path_of, play};
-use super::server::{Judge, Server, Write};
+use super::server::{Invariant, Server, Write};
 use super::{Random, SETTLED, age, all, any, delete, kubelet, touch};
 use crate::tests::model::Model;
 
@@ -29,7 +29,7 @@ pub const WORLD: World = World {
     objects,
     happens,
     goes_on,
-    judge,
+    invariant,
     at_rest,
     pace: std::time::Duration::from_millis(900),
     ..World::USUAL
@@ -162,7 +162,7 @@ fn values(model: &Model, kind: &'static str) -> impl Iterator<Item = Value> {
 
 type Revisions = BTreeMap<String, u64>;
 
-fn judge() -> Judge {
+fn invariant() -> Invariant {
     // The revisions at which each pod was bound and each claim deleted: a claim in use at that time stays.
     let (mut placed, mut asked): (Revisions, Revisions) = Default::default();
     Box::new(move |write: &Write<'_>| {
@@ -178,9 +178,9 @@ fn judge() -> Judge {
                 _ => {}
             }
         }
-        let Some(new) = &write.new else { return judge_end(write, &placed, &asked) };
+        let Some(new) = &write.new else { return check_end(write, &placed, &asked) };
         match (write.who, write.kind) {
-            ("persistent-volume-binder", "PersistentVolume") => judge_volume(write, new),
+            ("persistent-volume-binder", "PersistentVolume") => check_volume(write, new),
             ("persistent-volume-binder", "PersistentVolumeClaim") => {
                 let volume = new["spec"]["volumeName"].as_str().unwrap_or_default();
                 let same = |one: &Value| !volume.is_empty() && one["spec"]["volumeName"] == volume;
@@ -200,7 +200,7 @@ fn judge() -> Judge {
 }
 
 /// Checks an object whose protection finalizer was removed.
-fn judge_end(write: &Write<'_>, placed: &Revisions, asked: &Revisions) -> Result<(), String> {
+fn check_end(write: &Write<'_>, placed: &Revisions, asked: &Revisions) -> Result<(), String> {
     let Some(old) = write.old.as_ref().filter(|_| write.who.contains("protection")) else { return Ok(()) };
     let name = corten_meta::name(old);
     let asked = asked.get(corten_meta::uid(old));
@@ -224,7 +224,7 @@ fn names_class(claim: &Value, class: &str) -> bool {
     claim["spec"]["volumeAttributesClassName"] == class
 }
 
-fn judge_volume(write: &Write<'_>, new: &Value) -> Result<(), String> {
+fn check_volume(write: &Write<'_>, new: &Value) -> Result<(), String> {
     let claim = |one: &Value| one["spec"]["claimRef"]["uid"].as_str().unwrap_or_default().to_owned();
     let before = write.old.as_ref().map(claim).unwrap_or_default();
     if !before.is_empty() && claim(new) != before {
@@ -265,17 +265,17 @@ fn at_rest(server: &Server) -> Result<(), String> {
             return Err(format!("{name} is held or not, wrongly: {class}"));
         }
     }
-    claims.iter().try_for_each(|claim| told_to_wait(server, claim))
+    claims.iter().try_for_each(|claim| waits_with_an_event(server, claim))
 }
 
 /// Checks that a claim with a larger request got the event.
-fn told_to_wait(server: &Server, claim: &Value) -> Result<(), String> {
+fn waits_with_an_event(server: &Server, claim: &Value) -> Result<(), String> {
     let size = |value: &Value| value.as_str().and_then(|text| text.strip_suffix("Gi")?.parse::<u32>().ok());
     let (wanted, has) = (&claim["spec"]["resources"]["requests"]["storage"], &claim["status"]["capacity"]["storage"]);
     let waits = claim["status"]["phase"] == "Bound" && size(wanted) > size(has);
-    let told = ("ExternalExpanding".to_owned(), corten_meta::uid(claim).to_owned());
-    match waits && !server.state().told.contains(&told) {
-        true => Err(format!("{} was never told for whom it waits: {claim}", corten_meta::name(claim))),
+    let event = ("ExternalExpanding".to_owned(), corten_meta::uid(claim).to_owned());
+    match waits && !server.state().events.contains(&event) {
+        true => Err(format!("{} waits without an event: {claim}", corten_meta::name(claim))),
         false => Ok(()),
     }
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 use testkit_fixture as fixture;
 
 use super::cluster::{World, path_of, play};
-use super::server::{Faults, Judge, Server, Write};
+use super::server::{Faults, Invariant, Server, Write};
 use super::{Random, all, any, delete, kubelet, touch};
 use crate::tests::model::Model;
 
@@ -28,7 +28,7 @@ pub const WORLD: World = World {
     objects,
     happens,
     goes_on,
-    judge,
+    invariant,
     at_rest,
     pace: std::time::Duration::from_millis(300),
     ..World::USUAL
@@ -103,7 +103,7 @@ fn active(model: &Model, owner: &str) -> usize {
 }
 
 /// Checks that no workload has more pods than were ever desired, except for creations of crashed managers.
-fn judge() -> Judge {
+fn invariant() -> Invariant {
     let mut most: BTreeMap<String, usize> = BTreeMap::new();
     Box::new(move |write: &Write<'_>| {
         let Some(new) = &write.new else { return Ok(()) };
@@ -182,12 +182,12 @@ fn nor_does_a_change_of_the_leader() {
 /// The same seed means the same requests in the same order.
 #[test]
 fn a_seed_tells_the_same_story_again() {
-    let told = |seed: u64| super::cluster::run(&WORLD, seed, 120, Faults::MANY).unwrap();
-    let (once, again) = (told(3), told(3));
+    let outcome = |seed: u64| super::cluster::run(&WORLD, seed, 120, Faults::MANY).unwrap();
+    let (once, again) = (outcome(3), outcome(3));
     let differs = once.iter().zip(&again).position(|(one, other)| one != other);
     if let Some(at) = differs {
         panic!("write {at} differs: {:#?} {:#?}", &once[at.saturating_sub(9)..=at], &again[at.saturating_sub(9)..=at]);
     }
     assert_eq!(once.len(), again.len());
-    assert_ne!(once, told(4));
+    assert_ne!(once, outcome(4));
 }

@@ -13,7 +13,7 @@ use testkit_fixture as fixture;
 
 use super::cluster::{World, path_of, play};
 use super::nodes::{SILENT, heartbeats};
-use super::server::{Judge, Server, Write};
+use super::server::{Invariant, Server, Write};
 use super::{Random, SETTLED, all, now, touch};
 use crate::tests::model::Model;
 
@@ -22,7 +22,7 @@ pub const WORLD: World = World {
     objects,
     happens,
     goes_on: |server, _| heartbeats(server),
-    judge,
+    invariant,
     at_rest,
     pace: std::time::Duration::from_secs(6),
     steps: 200,
@@ -88,7 +88,7 @@ fn is_spared(model: &Model, zone: &str) -> bool {
     most || !nodes.iter().any(is_ready)
 }
 
-fn judge() -> Judge {
+fn invariant() -> Invariant {
     // The time since which each zone is spared, and the time of its last taint, if the leader knew it.
     let mut spared: BTreeMap<&'static str, Timestamp> = BTreeMap::new();
     let mut tainted: BTreeMap<String, Timestamp> = BTreeMap::new();
