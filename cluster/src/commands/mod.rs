@@ -5,16 +5,18 @@ mod backup;
 pub mod cni;
 mod console;
 mod down;
-mod etcd_check;
+pub mod etcd_check;
 mod image;
 mod logs;
 mod member_table;
 mod migrate;
+mod recover;
 mod restore;
 mod status;
 mod store;
 mod token;
 mod up;
+mod upgrade;
 mod why;
 
 use std::future::Future;
@@ -69,6 +71,8 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Store(Store::Repair { directories }) => store::repair(&directories),
         Command::Keep(Keep::Backup(flags)) => block_on(backup::run(&flags)),
         Command::Keep(Keep::Restore(flags)) => block_on(restore::run(&flags)),
+        Command::Keep(Keep::Upgrade(flags)) => block_on(upgrade::run(&flags)),
+        Command::Keep(Keep::Recover(flags)) => block_on(recover::run(&flags)),
         Command::Bench(Bench::Api(flags)) => {
             raise_open_files();
             block_on(bench::run(&flags))

@@ -16,6 +16,7 @@ pub mod control;
 mod endpoint;
 mod etcd_api;
 mod etcd_client;
+mod forgotten;
 pub mod further_nodes;
 mod further_servers;
 mod groups;
@@ -30,6 +31,7 @@ mod renewal;
 mod server_nodes;
 mod service_accounts;
 mod serving_certificate;
+mod store_health;
 
 use std::sync::Arc;
 
@@ -89,6 +91,7 @@ async fn serve(
     let mut foundation = Tasks::new(CancellationToken::new());
     let endpoints = members.as_ref().map(|started| started.endpoints.clone());
     let stores = apiserver::open_stores(&cluster, endpoints, &mut foundation).await?;
+    let disk = stores.main.clone();
     progress.reached("store");
     let api = Arc::new(apiserver::start(&cluster, &pki, stores, &mut foundation).await?);
     progress.reached("apiserver");
@@ -113,6 +116,8 @@ async fn serve(
     }
 
     backups::start(&cluster, &admin, backed_up, &mut clients)?;
+    let node = cluster.node.name.clone();
+    clients.spawn("store health", store_health::run(disk, admin.clone(), node, shutdown.clone()));
 
     let mut nodes = vec![cluster.node.name.clone()];
     if let Some(membership) = &membership {
