@@ -15,6 +15,28 @@ pub enum Keep {
     Backup(Backup),
     /// Make a data directory of a backup, on this machine or another; then `corten up` starts the cluster.
     Restore(Restore),
+    /// Make this server, which is stopped, a cluster of one server again after the majority of the servers was lost.
+    Recover(Recover),
+    /// Check whether this binary can take over the data directory of another version.
+    Upgrade(Upgrade),
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Upgrade {
+    #[command(flatten)]
+    pub directories: DirectoryFlags,
+    /// Check and change nothing.
+    #[arg(long, required = true)]
+    pub check: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Recover {
+    #[command(flatten)]
+    pub directories: DirectoryFlags,
+    /// The etcd binary; defaults to that of the last run, or to the first `etcd` in PATH.
+    #[arg(long, value_name = "FILE")]
+    pub etcd_binary: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -200,6 +222,7 @@ mod tests {
             &["backup", "snapshot", "b", "s.db"],
             &["restore", "b"],
             &["restore", "--finish"],
+            &["recover"],
             &["restore", "--etcd-snapshot", "s.db"],
             &["server", "--backup-schedule", "@hourly", "--backup-directory", "/b"],
         ] {

@@ -82,19 +82,37 @@ pub fn data_directory(directories: &Directories) -> Result<()> {
     room(directories)
 }
 
+/// Returns the format of a data directory that exists; refuses one that this binary does not read. Writes nothing.
+pub fn format_of(directories: &Directories) -> Result<u32> {
+    let path = directories.data.join("format");
+    match std::fs::read_to_string(&path) {
+        Ok(text) => known_format(directories, &text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            bail!("there is no cluster in {}", directories.data.display())
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+fn known_format(directories: &Directories, text: &str) -> Result<u32> {
+    match text.trim().parse::<u32>() {
+        Ok(DATA_FORMAT) => Ok(DATA_FORMAT),
+        Ok(other) => bail!(
+            "{} was written by another version of corten (format {other}; this binary reads format {DATA_FORMAT}); \
+             use that version, or choose another --data-dir",
+            directories.data.display()
+        ),
+        Err(_) => bail!("{} is damaged; choose another --data-dir", directories.data.join("format").display()),
+    }
+}
+
 /// Refuses a directory of another version and one with files of another program; marks a new one.
 fn is_ours(directories: &Directories) -> Result<()> {
     let format_file = directories.data.join("format");
     match std::fs::read_to_string(&format_file) {
-        Ok(text) => match text.trim().parse::<u32>() {
-            Ok(DATA_FORMAT) => {}
-            Ok(other) => bail!(
-                "{} was written by another version of corten (format {other}; this binary reads format {DATA_FORMAT}); \
-                 use that version, or choose another --data-dir",
-                directories.data.display()
-            ),
-            Err(_) => bail!("{} is damaged; choose another --data-dir", format_file.display()),
-        },
+        Ok(text) => {
+            known_format(directories, &text)?;
+        }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let strangers = std::fs::read_dir(&directories.data)
                 .with_context(|| format!("cannot read {}", directories.data.display()))?

@@ -13,6 +13,9 @@ use crate::membership;
 use crate::store_cli::EtcdTls;
 use crate::store_options::StoreOptions;
 
+/// The resource that a restore can do without.
+const EVENTS: &str = "/events";
+
 /// The place of a cluster's objects.
 #[derive(Clone, Debug)]
 pub enum Source {
@@ -25,9 +28,13 @@ pub enum Source {
 impl Source {
     /// Returns the store of a running server.
     pub fn of_server(directories: &Directories, options: &StoreOptions) -> Result<Source> {
-        if let Some(config) = options.etcd()? {
-            return Ok(Source::Running(config));
-        }
+        let elsewhere = options.etcd_servers_overrides.iter().map(|one| one.resource.as_str());
+        let elsewhere: Vec<&str> = elsewhere.filter(|resource| *resource != EVENTS).collect();
+        anyhow::ensure!(
+            elsewhere.is_empty(),
+            "a backup holds one store, and --etcd-servers-overrides keeps {} in another",
+            elsewhere.join(", ")
+        );
         let etcd = membership::directory(directories);
         if let Some(state) = State::read(&etcd)? {
             let pki = etcd.join("pki");
@@ -37,6 +44,9 @@ impl Source {
                 etcd_keyfile: Some(pki.join("client.key")),
             };
             return Ok(Source::Running(tls.client(&state.endpoints)?));
+        }
+        if let Some(config) = options.etcd()? {
+            return Ok(Source::Running(config));
         }
         let socket = format!("unix://{}", directories.etcd_socket().display());
         Ok(Source::Running(EtcdTls::default().client(&[socket])?))

@@ -123,7 +123,7 @@ async fn verify(path: &Path, secret: &SecretOptions, s3: &S3Options) -> Result<(
     let verified = file::verify(&local.path, &secret, &scratch)?;
     let header = &verified.header;
     println!("{} is complete", path.display());
-    println!("taken     {} by corten {}", header.created, header.version);
+    println!("taken     {} by corten {}", seconds(header.created), header.version);
     println!("cluster   {}", header.cluster);
     println!("node      {}", verified.manifest.node);
     println!("store     {} keys at revision {}", verified.keys, verified.revision);
@@ -141,7 +141,7 @@ async fn list(target: &Path, s3: &S3Options) -> Result<()> {
                 rows.push(match listed.header {
                     Ok(header) => {
                         let cluster: String = header.cluster.chars().take(8).collect();
-                        [listed.name, header.created.to_string(), cluster, header.version, bytes]
+                        [listed.name, seconds(header.created), cluster, header.version, bytes]
                     }
                     Err(fault) => [listed.name, fault.to_string(), unknown(), unknown(), bytes],
                 });
@@ -155,6 +155,10 @@ async fn list(target: &Path, s3: &S3Options) -> Result<()> {
     }
     super::print_table(&rows);
     Ok(())
+}
+
+fn seconds(time: jiff::Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 fn size(bytes: u64) -> String {

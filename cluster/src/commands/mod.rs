@@ -6,18 +6,20 @@ pub mod certificate;
 pub mod cni;
 mod console;
 mod down;
-mod etcd_check;
+pub mod etcd_check;
 mod image;
 mod logs;
 mod member_table;
 mod migrate;
 mod node;
+mod recover;
 mod restore;
 mod rotate;
 mod status;
 mod store;
 mod token;
 mod up;
+mod upgrade;
 mod why;
 
 use std::future::Future;
@@ -93,6 +95,8 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::ServiceAccountKey(command) => block_on(rotate::service_account_key(command)),
         Command::EncryptionKey(command) => block_on(rotate::encryption_key(command)),
         Command::Node(command) => block_on(node::run(command)),
+        Command::Keep(Keep::Upgrade(flags)) => block_on(upgrade::run(&flags)),
+        Command::Keep(Keep::Recover(flags)) => block_on(recover::run(&flags)),
         Command::Bench(Bench::Api(flags)) => {
             raise_open_files();
             block_on(bench::run(&flags))

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backup::{self, Source, Subject, Success};
 use crate::config::Cluster;
+use crate::directories::Directories;
 use crate::files;
 use crate::tasks::Tasks;
 
@@ -65,7 +66,7 @@ pub fn start(cluster: &Cluster, client: &Client, metrics: Arc<Registry>, tasks: 
         place: path.clone(),
         target,
         secret: backup::secret(&options.secret()).context("--backup-passphrase-file or --backup-key-file")?,
-        subject: subject(cluster)?,
+        cluster: cluster.clone(),
         metrics,
     };
     let election = cluster.several_servers.then(|| LeaderConfig::new("kube-system", LEASE, &cluster.node.name));
@@ -93,7 +94,7 @@ struct Scheduled {
     place: PathBuf,
     target: Target,
     secret: Secret,
-    subject: Subject,
+    cluster: Cluster,
     metrics: Arc<Registry>,
 }
 
@@ -131,7 +132,7 @@ impl Scheduled {
                     let reason = format!("{error:#}");
                     tracing::warn!("the scheduled backup failed: {reason}");
                     self.metrics.series(&TAKEN, &["failure"]).add(1.0);
-                    backup::record_failure(&self.subject.directories, now, reason);
+                    backup::record_failure(self.directories(), now, reason);
                     let next = self.schedule.next(now, &TimeZone::UTC).unwrap_or(now);
                     let retry = now.checked_add(RETRY).unwrap_or(now).min(next);
                     if stop.run_until_cancelled(until(retry)).await.is_none() {
@@ -144,18 +145,25 @@ impl Scheduled {
 
     /// Returns the time of the newest scheduled backup there is, also of another server.
     async fn last(&self) -> Option<Timestamp> {
-        let cluster = self.cluster().ok()?;
+        let cluster = self.id().ok()?;
         let names = self.target.names().await.ok()?;
         names.iter().filter_map(|name| target::time_of(name, &cluster)).max()
     }
 
-    fn cluster(&self) -> Result<String> {
-        let authority = files::read(&self.subject.directories.pki().join("ca.crt"))?;
+    fn directories(&self) -> &Directories {
+        &self.cluster.node.directories
+    }
+
+    /// Returns the id of the cluster.
+    fn id(&self) -> Result<String> {
+        let authority = files::read(&self.directories().pki().join("ca.crt"))?;
         Ok(backup::cluster_id(authority.as_bytes()))
     }
 
     async fn take(&self, time: Timestamp) -> Result<()> {
-        let contents = backup::collect(&self.subject, &self.secret, time).await?;
+        // The members of etcd change while the server runs.
+        let subject = subject(&self.cluster)?;
+        let contents = backup::collect(&subject, &self.secret, time).await?;
         let cluster = contents.header.cluster.clone();
         let name = target::name(&cluster, time);
         let bytes = self.target.write(&name, contents, &self.secret).await?;
@@ -164,7 +172,7 @@ impl Scheduled {
         self.metrics.series(&LAST_BYTES, &[]).set(bytes as f64);
         let place = format!("{}/{name}", self.place.display());
         tracing::info!(place, bytes, "the cluster is backed up");
-        backup::record_success(&self.subject.directories, Success { time, place, bytes });
+        backup::record_success(self.directories(), Success { time, place, bytes });
         for removed in self.target.prune(&cluster, self.keep).await? {
             tracing::info!(name = removed, "an old backup is deleted");
         }

@@ -9,7 +9,7 @@ use corten_members::{Config, Members, Supervisor, join};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::further_nodes;
+use super::{forgotten, further_nodes};
 use crate::config::{Cluster, addresses_of_links};
 use crate::membership::{Membership, member};
 use crate::pki::{Authority, validity};
@@ -43,9 +43,16 @@ pub async fn start(cluster: &mut Cluster, membership: &Membership, tasks: &mut T
         Some(migration) => Some(migration.prepare(&config).await?),
         None => None,
     };
-    let start = match &membership.joined {
-        None => join::first(&config, &members).await?,
-        Some(_) => join::enter(&config, &members, membership.may_join).await?,
+    let entered = match &membership.joined {
+        None => join::first(&config, &members).await,
+        Some(_) => join::enter(&config, &members, membership.may_join).await,
+    };
+    let start = match entered {
+        Err(corten_members::Error::Removed) if forgotten::is_wanted(&config, &members, &cluster.store).await => {
+            tracing::warn!("the cluster was recovered without this server, which joins it again");
+            join::enter(&config, &members, true).await?
+        }
+        entered => entered?,
     };
     tasks.spawn("etcd", supervisor.run(start, members.clone(), tasks.shutdown()));
     let state = tokio::select! {

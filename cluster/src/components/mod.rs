@@ -18,6 +18,7 @@ mod endpoint;
 mod etcd_api;
 mod etcd_client;
 mod followed_authority;
+mod forgotten;
 pub mod further_nodes;
 mod further_servers;
 mod groups;
@@ -33,6 +34,7 @@ mod server_certificates;
 mod server_nodes;
 mod service_accounts;
 mod serving_certificate;
+mod store_health;
 pub mod trusted_authority;
 
 use std::sync::Arc;
@@ -95,6 +97,7 @@ async fn serve(
     let mut foundation = Tasks::new(CancellationToken::new());
     let endpoints = members.as_ref().map(|started| started.endpoints.clone());
     let stores = apiserver::open_stores(&cluster, endpoints, &mut foundation).await?;
+    let disk = stores.main.clone();
     progress.reached("store");
     let api = Arc::new(apiserver::start(&cluster, &authorities, stores, false, &mut foundation).await?);
     progress.reached("apiserver");
@@ -129,6 +132,8 @@ async fn serve(
     }
 
     backups::start(&cluster, &admin, backed_up, &mut clients)?;
+    let node = cluster.node.name.clone();
+    clients.spawn("store health", store_health::run(disk, admin.clone(), node, shutdown.clone()));
 
     let mut nodes = vec![cluster.node.name.clone()];
     if let Some(membership) = &membership {

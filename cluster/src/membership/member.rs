@@ -19,11 +19,16 @@ pub fn authority(directories: &Directories) -> Result<Authority> {
 
 /// Returns the settings of a node's member.
 pub fn config(node: &Node) -> Config {
-    let pki = directory(&node.directories).join("pki");
+    config_at(&node.directories, node.name.clone(), node.address)
+}
+
+/// Returns the settings of the member of a data directory, by its name and address.
+pub fn config_at(directories: &Directories, name: String, address: IpAddr) -> Config {
+    let pki = directory(directories).join("pki");
     Config {
-        name: node.name.clone(),
-        directory: directory(&node.directories),
-        address: node.address,
+        name,
+        directory: directory(directories),
+        address,
         client_port: Config::CLIENT_PORT,
         peer_port: Config::PEER_PORT,
         metrics: metrics(),

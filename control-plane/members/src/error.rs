@@ -46,6 +46,12 @@ pub enum Error {
     NameTaken { name: String, url: String },
     #[error("another server is joining ({peer}); try again when it has joined, or wait until it is removed")]
     AnotherJoins { peer: String },
+    #[error("{} holds no data of an etcd member: this machine is no survivor of a cluster of several servers", path.display())]
+    NoData { path: PathBuf },
+    #[error("the members still have a quorum ({members}): start this server, and it is one of them")]
+    HasQuorum { members: String },
+    #[error("etcd ended ({status}) while it was starting; {} says why", log.display())]
+    Ended { status: String, log: PathBuf },
     #[error("this member did not catch up with the others within {seconds} s; start it again to go on")]
     NotCaughtUp { seconds: u64 },
 }

@@ -170,7 +170,7 @@ fn start(config: &Config, id: u64, list: &List) -> Result<Start, Error> {
 }
 
 /// Returns all members by name and peer URL. etcd compares the URLs; one that never started gets a name of its id.
-fn initial_cluster(config: &Config, own: u64, members: &[Member]) -> String {
+pub(crate) fn initial_cluster(config: &Config, own: u64, members: &[Member]) -> String {
     let mut pairs = Vec::new();
     for member in members {
         let name = match member.has_started() {
@@ -184,7 +184,7 @@ fn initial_cluster(config: &Config, own: u64, members: &[Member]) -> String {
 }
 
 /// Returns the client URLs of all voters, the own first. A learner answers no reads.
-fn endpoints(config: &Config, members: &[Member]) -> Vec<String> {
+pub(crate) fn endpoints(config: &Config, members: &[Member]) -> Vec<String> {
     let mut all = vec![config.client_url()];
     for url in members.iter().filter(|member| !member.is_learner).flat_map(|member| &member.client_urls) {
         if !all.contains(url) {

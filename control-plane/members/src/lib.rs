@@ -2,7 +2,7 @@
 //!
 //! A server of a cluster of servers runs an etcd member beside its API server. This package finds the binary ([`Binary`]),
 //! runs it and starts it again ([`Supervisor`]), decides how a machine becomes a member ([`decide`]) and does it
-//! ([`join`]), removes learners that never came up ([`learners`]), and reports the state of all members ([`report`]).
+//! ([`join`]), removes learners that never came up ([`learners`]), makes a survivor a cluster of its own ([`recover()`]), and reports the state of all members ([`report`]).
 //!
 //! Invariant: a machine becomes a voter only after it was a learner that caught up, so that a machine that joins never
 //! costs the quorum. Must never: delete data of a member; data that a cluster no longer wants is set aside.
@@ -15,6 +15,7 @@ pub mod join;
 pub mod learners;
 mod log;
 mod process;
+mod recover;
 pub mod report;
 mod settings;
 pub mod state;
@@ -24,6 +25,7 @@ mod tls;
 pub use binary::{Binary, Version};
 pub use client::{Alarm, List, Member, Members, Status};
 pub use error::Error;
+pub use recover::recover;
 pub use settings::{CertificateFiles, Config, Start};
 pub use state::State;
 pub use supervisor::Supervisor;

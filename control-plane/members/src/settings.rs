@@ -48,6 +48,8 @@ pub struct Config {
 pub enum Start {
     /// As the first member of a new cluster.
     New,
+    /// With its data, as the only member: the others are removed.
+    Forced,
     /// As a member that the others have added: all members by name and peer URL.
     Existing { initial_cluster: String },
 }
@@ -79,7 +81,7 @@ impl Config {
         let file = |path: &PathBuf| path.to_string_lossy().into_owned();
         let own = format!("{}={}", self.name, self.peer_url());
         let (state, cluster) = match start {
-            Start::New => ("new", own),
+            Start::New | Start::Forced => ("new", own),
             Start::Existing { initial_cluster } => ("existing", initial_cluster.clone()),
         };
         let certificates = &self.certificates;
@@ -110,6 +112,9 @@ impl Config {
             ("auto-compaction-retention", "0".to_owned()),
             ("log-outputs", "stderr".to_owned()),
         ];
+        if *start == Start::Forced {
+            pairs.push(("force-new-cluster", "true".to_owned()));
+        }
         pairs.extend(if version >= Version::STABLE_FLAGS {
             [
                 ("feature-gates", "InitialCorruptCheck=true".to_owned()),

@@ -59,7 +59,7 @@ impl Supervisor {
         }
     }
 
-    async fn start(&self, start: &Start) -> Result<Process, Error> {
+    pub(crate) async fn start(&self, start: &Start) -> Result<Process, Error> {
         let mut command = Command::new(&self.binary.path);
         command.args(self.config.arguments(self.binary.version, start)).current_dir(&self.config.directory);
         // Variables of this name are etcd's flags.
@@ -73,7 +73,7 @@ impl Supervisor {
         Process::start(command, &self.lock, log).await.map_err(Error::Process)
     }
 
-    fn log_path(&self) -> std::path::PathBuf {
+    pub(crate) fn log_path(&self) -> std::path::PathBuf {
         self.config.directory.join("etcd.log")
     }
 

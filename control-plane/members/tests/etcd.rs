@@ -306,3 +306,51 @@ async fn a_machine_of_another_cluster_is_refused() {
     assert!(unreachable.contains("no etcd member answers"), "{unreachable}");
     first.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_survivor_becomes_a_cluster_of_its_own_and_the_others_come_back() {
+    let Some(world) = World::new(4).await else { return };
+    let one = world.machine("one", 1);
+    let two = world.machine("two", 2);
+    let three = world.machine("three", 3);
+    let first = world.first(&one).await;
+    let second = world.joined(&two, &world.members(&[&one])).await;
+    let third = world.joined(&three, &world.members(&[&two])).await;
+    let all = world.members(&[&one, &two, &three]);
+    write(&all).await;
+    within(join::refresh(&three, &all)).await.unwrap();
+    let credentials = || {
+        let (certificate, key) = world.leaf(Vec::new());
+        Credentials { authority: world.authority.clone(), certificate, key }
+    };
+    // While the others have a quorum, there is nothing to recover.
+    third.stop().await;
+    let refused = within(corten_members::recover(&three, &world.binary, &credentials())).await.unwrap_err();
+    assert!(matches!(&refused, Error::HasQuorum { members } if members.contains("one")), "{refused}");
+    first.stop().await;
+    second.stop().await;
+
+    let state = within(corten_members::recover(&three, &world.binary, &credentials())).await.unwrap();
+    assert_eq!(state.endpoints, [three.client_url()]);
+    // It goes on as any member does.
+    let own = world.members(&[&three]);
+    let start = within(join::enter(&three, &world.members(&[]), false)).await.unwrap();
+    let third = world.run(&three, start).await;
+    within(join::settle(&three, &own)).await.unwrap();
+    assert_eq!(names(&own).await, ["three"]);
+    write(&own).await;
+
+    // The others are members that the cluster no longer has, and join it anew.
+    let refused = within(join::enter(&one, &own, false)).await.unwrap_err();
+    assert!(matches!(refused, Error::Removed), "{refused}");
+    let first = world.joined(&one, &own).await;
+    let second = world.joined(&two, &own).await;
+    assert_eq!(names(&own).await, ["one", "three", "two"]);
+    assert!(one.directory.join("data.removed-1").exists());
+    for running in [first, second, third] {
+        running.stop().await;
+    }
+    let empty = world.machine("empty", 7);
+    let refused = within(corten_members::recover(&empty, &world.binary, &credentials())).await.unwrap_err();
+    assert!(refused.to_string().contains("is no survivor"), "{refused}");
+}

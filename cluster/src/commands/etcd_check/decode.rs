@@ -104,7 +104,8 @@ fn is_built_in(group: &str, kind: &str) -> bool {
         || corten_api::kinds().iter().any(|known| known.group == group && known.kind == kind)
 }
 
-fn object(value: &[u8]) -> Result<Value, String> {
+/// Decodes an object in protobuf, JSON or YAML.
+pub fn object(value: &[u8]) -> Result<Value, String> {
     if !value.starts_with(PROTOBUF) {
         return codec::decode_yaml(value).map_err(|error| format!("it is neither protobuf nor JSON: {error}"));
     }

@@ -1,7 +1,7 @@
 //! `corten etcd check`: whether this server could read every key of a store.
 
-mod decode;
-mod report;
+pub mod decode;
+pub mod report;
 
 use std::path::Path;
 
@@ -46,6 +46,11 @@ fn check_snapshot(path: &Path, prefix: &str, show: usize) -> Result<Report> {
         report.add(&entry.key, decode::decode(prefix, &entry.key, &entry.value, &kinds));
     }
     Ok(report)
+}
+
+/// Checks every key of a store below a prefix such as `/registry`.
+pub async fn check_store(store: &dyn Store, prefix: &str, show: usize) -> Result<Report> {
+    check_endpoint(store, &format!("/{}/", prefix.trim_matches('/')), show).await
 }
 
 /// Checks a running store, page by page at one revision.
