@@ -25,6 +25,9 @@ pub struct Check {
     /// The prefix of all objects.
     #[arg(long, value_name = "PREFIX", default_value = "/registry")]
     pub etcd_prefix: String,
+    /// The EncryptionConfiguration whose keys decrypt the values; without it, encrypted values are only counted.
+    #[arg(long, value_name = "FILE")]
+    pub encryption_provider_config: Option<PathBuf>,
     /// The number of keys that are named with the reason why they cannot be decoded.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub show: usize,
@@ -32,7 +35,7 @@ pub struct Check {
 
 #[derive(Debug, Clone, Subcommand)]
 pub enum Store {
-    /// Move the objects of a stopped server to another store, with the same resourceVersions.
+    /// Move the objects of a server to another store: by a snapshot with the same resourceVersions, or into a running etcd.
     Migrate(Migrate),
     /// Read every byte of a stopped server's embedded store, and name the records and keys that are damaged.
     Verify {
@@ -61,9 +64,10 @@ pub struct Migrate {
     #[arg(long, value_enum, value_name = "STORE")]
     pub to: Target,
     /// The snapshot: written with `--to etcd`, to restore with etcdutl; read with `--to embedded`.
-    #[arg(long, value_name = "FILE", required_if_eq("to", "etcd"))]
+    #[arg(long, value_name = "FILE")]
     pub snapshot: Option<PathBuf>,
-    /// The client URLs of the etcd to read with `--to embedded`, in place of a snapshot.
+    /// The client URLs of the running etcd, in place of a snapshot. With `--to etcd` the server may run: it serves reads
+    /// meanwhile.
     #[arg(long, value_name = "URLS", value_delimiter = ',', conflicts_with = "snapshot")]
     pub etcd_servers: Vec<String>,
     #[command(flatten)]

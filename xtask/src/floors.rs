@@ -43,7 +43,10 @@ const HOUSES: &[House] = &[House {
         },
         Floor { name: "custom resources", rooms: &["decode", "custom_resources", "discovery", "websocket"] },
         Floor { name: "request", rooms: &["target", "core", "authorization", "context", "follow", "managed_fields"] },
-        Floor { name: "registry", rooms: &["content", "deadline", "response", "registry", "outbound"] },
+        Floor {
+            name: "registry",
+            rooms: &["content", "deadline", "response", "registry", "outbound", "stored_reader"],
+        },
         Floor { name: "cache", rooms: &["body", "cache"] },
         Floor {
             name: "ground",

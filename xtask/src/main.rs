@@ -6,6 +6,7 @@
 
 mod archive;
 mod bench;
+mod bench_etcd;
 mod compare;
 mod conformance;
 mod dependencies;
@@ -41,6 +42,8 @@ const USAGE: &str = "usage: cargo xtask <command>
   compare --ours KUBECONFIG --theirs KUBECONFIG [--most N] [FILE…]    the same requests to two API servers
   images --programs DIR [--output DIR]     the container images that the suite's specs run; conformance/images.toml
   bench [--record]      measures the release build; --record appends to bench/history.tsv
+  bench-etcd --corten BINARY …    ours and upstream's API server over one etcd of three members, with the same load;
+                        further flags are those of `corten bench api`
   dist [--programs DIR] [--output DIR]     a release: archive, Debian package, OCI image, bill of materials, sums
   fuzz [TARGET] [--minutes N]     feeds mutated bytes to every decoder, guided by coverage, for an hour or N minutes
   sbom [FILE]           writes what the binary is made of, as CycloneDX, to target/sbom.cdx.json or FILE
@@ -71,6 +74,7 @@ fn run(arguments: Vec<String>) -> Result<()> {
         ["compare", words @ ..] => compare::run(&root(), words),
         ["images", words @ ..] => images::run(&root(), words),
         ["bench", flags @ ..] => bench::run(flags),
+        ["bench-etcd", flags @ ..] => bench_etcd::run(flags),
         ["dist", words @ ..] => dist::run(&root(), words),
         ["fuzz", words @ ..] => fuzz::run(&root(), words),
         ["sbom"] => sbom::write(&root(), &root().join("target/sbom.cdx.json")),

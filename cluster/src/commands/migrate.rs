@@ -1,33 +1,50 @@
-//! `corten store migrate`: moves a stopped server's objects to another store, with the same revisions.
+//! `corten store migrate`: moves a server's objects to another store.
 //!
-//! Both directions only read the old store, so it stays complete whenever this is interrupted. The new one appears
-//! complete or not at all: a snapshot is renamed once it is synced, and so is the directory of an embedded store. The
-//! API of etcd cannot set revisions, hence the way into etcd is a snapshot that etcdutl restores.
+//! All ways only read the old store, so it stays complete whenever this is interrupted. The new one appears complete or
+//! not at all: a snapshot is renamed once it is synced, and so is the directory of an embedded store; a running etcd has
+//! a marker until everything is there. The API of etcd cannot set revisions, hence the way that keeps them is a snapshot
+//! that etcdutl restores; in a running etcd they are raised, and clients list again.
 
 use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use corten_store::etcd::{self, Etcd};
 use corten_store::snapshot::{self, Contents, Limits, Member};
-use corten_store::{Config, Embedded, etcd};
+use corten_store::transfer::{Transfer, Transferred};
+use corten_store::{Config, Embedded, Store};
 
 use crate::directories::Directories;
 use crate::store_cli::{Migrate, Target};
 use crate::{instance, preflight, private};
 
+/// The prefix of all objects. It is a part of what encrypted objects are sealed with, so no move changes it.
+const PREFIX: &[u8] = b"/registry/";
+/// The revisions that etcd is raised by in advance, for the writes of the last moment.
+const RAISED_AHEAD: u64 = 1_000;
+/// The interval in which a store is frozen again; a freeze lasts half a minute.
+const FREEZE_AGAIN: Duration = Duration::from_secs(10);
+/// The interval of checking whether the server has stopped.
+const POLL: Duration = Duration::from_millis(200);
 /// The suffix of files that are not complete yet.
 const UNFINISHED: &str = "part";
 
 pub async fn run(flags: &Migrate) -> Result<()> {
     preflight::root_for("store migrate")?;
     let directories = Directories::of(&flags.directories);
+    if flags.to == Target::Etcd && flags.snapshot.is_none() {
+        ensure!(!flags.etcd_servers.is_empty(), "--to etcd needs --etcd-servers or --snapshot");
+        let target = Etcd::open(flags.tls.client(&flags.etcd_servers)?).await?;
+        return into_etcd(&directories, &*target).await;
+    }
     // A server that runs on this data directory would go on writing.
     let _lock = instance::acquire(&directories)?;
     let store = directories.data.join("store");
     match (flags.to, &flags.snapshot) {
         (Target::Etcd, Some(path)) => to_etcd(&store, path),
-        (Target::Etcd, None) => bail!("--to etcd needs --snapshot"),
+        (Target::Etcd, None) => bail!("--to etcd needs --etcd-servers or --snapshot"),
         (Target::Embedded, Some(path)) => {
             import(&store, &snapshot::load(path, Limits::default())?, &path.display().to_string())
         }
@@ -38,6 +55,68 @@ pub async fn run(flags: &Migrate) -> Result<()> {
             import(&store, &contents, &flags.etcd_servers.join(","))
         }
     }
+}
+
+/// Copies the embedded store into a running etcd; that of a running server while it serves reads.
+async fn into_etcd(directories: &Directories, target: &dyn Store) -> Result<()> {
+    if let Some(server) = instance::running(directories)? {
+        return from_running(directories, server, target).await;
+    }
+    let _lock = instance::acquire(directories)?;
+    let store = directories.data.join("store");
+    ensure!(store.join("FORMAT").exists(), "there is no embedded store in {}", store.display());
+    let source = Embedded::open(Config::new(&store)).context("the store cannot be opened")?;
+    let moved = Transfer::begin(target, PREFIX).await?.copy(&*source).await?;
+    report(&moved);
+    println!("start the server with --etcd-servers; the embedded store is unchanged");
+    Ok(())
+}
+
+/// Copies the store of a running server, which takes no writes until it stops or this command ends.
+async fn from_running(directories: &Directories, server: i32, target: &dyn Store) -> Result<()> {
+    let socket = directories.etcd_socket();
+    ensure!(socket.exists(), "the server that runs here (pid {server}) has no embedded store");
+    let url = format!("unix://{}", socket.display());
+    let config = etcd::Config { compaction_interval: Duration::ZERO, ..etcd::Config::new(vec![url]) };
+    let source = Etcd::open(config).await.context("the server's store cannot be reached")?;
+    let transfer = Transfer::begin(target, PREFIX).await?;
+    // Most of the revisions are raised while the cluster still takes writes.
+    transfer.raise(source.current().await? + RAISED_AHEAD).await?;
+    source.set_writable(false).await?;
+    println!("the cluster serves reads, and takes no writes");
+    let work = async {
+        report(&transfer.copy(&*source).await?);
+        println!("stop this server, and start it with --etcd-servers; this command waits until it has stopped");
+        while instance::running(directories)? == Some(server) {
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
+    };
+    let ended = tokio::select! {
+        moved = work => moved,
+        error = stay_frozen(&source) => Err(error),
+        _ = tokio::signal::ctrl_c() => Err(anyhow!("interrupted")),
+    };
+    if ended.is_err() && instance::running(directories)? == Some(server) {
+        source.set_writable(true).await.context("the cluster takes writes again in half a minute")?;
+        println!("the cluster takes writes again, which etcd does not have");
+    }
+    ended
+}
+
+/// Keeps the server's store frozen; returns the error if that fails.
+async fn stay_frozen(source: &Etcd) -> anyhow::Error {
+    loop {
+        tokio::time::sleep(FREEZE_AGAIN).await;
+        if let Err(error) = source.set_writable(false).await {
+            return anyhow!(error).context("the server's store could not be kept from writes");
+        }
+    }
+}
+
+fn report(moved: &Transferred) {
+    println!("copied {} keys at revision {}; etcd has them at revision {}", moved.keys, moved.from, moved.to);
+    println!("resourceVersions are higher than before, and clients list again");
 }
 
 /// Writes the embedded store as a snapshot for etcdutl.
@@ -104,7 +183,7 @@ fn import(store: &Path, contents: &Contents, source: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use corten_store::{Expect, Op, Store as _};
+    use corten_store::{Expect, Op};
 
     use super::*;
 

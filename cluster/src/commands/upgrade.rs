@@ -32,7 +32,7 @@ pub async fn run(flags: &Upgrade) -> Result<()> {
             let prefix = options.etcd_prefix.clone();
             let store = Etcd::open(etcd::Config { compaction_interval: Default::default(), ..config });
             let store = store.await.context("the store of the running server does not answer")?;
-            etcd_check::check_store(&*store, &prefix, SHOWN).await?
+            etcd_check::check_decodable(&*store, &prefix, SHOWN).await?
         }
         None => {
             let Source::Stopped(store) = Source::of_stopped(&directories)? else {
@@ -42,7 +42,7 @@ pub async fn run(flags: &Upgrade) -> Result<()> {
             let damages = corten_store::verify(&store)?;
             ensure!(damages.is_empty(), "the store is damaged in {} places: see `corten store verify`", damages.len());
             let store = Embedded::open(Config::new(store)).context("the store cannot be opened")?;
-            etcd_check::check_store(&*store, "/registry", SHOWN).await?
+            etcd_check::check_decodable(&*store, "/registry", SHOWN).await?
         }
     };
     let failures = report.failures();

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use corten_apiserver::{StoreOverride, Stores};
 use corten_store::etcd::{Etcd, Tls};
+use corten_store::transfer;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +30,10 @@ pub async fn open(
 ) -> Result<Option<Stores>> {
     let Some(config) = options.etcd()? else { return Ok(None) };
     let main = Etcd::open(config).await?;
+    ensure!(
+        !transfer::is_unfinished(&*main).await?,
+        "the move of a store into this etcd is not complete; run `corten store migrate --to etcd` again"
+    );
     let mut all = vec![Arc::downgrade(&main)];
     let mut overrides = Vec::new();
     for (config, resources) in options.overrides()? {

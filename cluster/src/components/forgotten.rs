@@ -4,12 +4,13 @@
 
 use std::time::Duration;
 
+use corten_apiserver::StoredReader;
 use corten_members::{Config, Members};
 use corten_meta::Value;
 use corten_store::Store;
 use corten_store::etcd::{self, Etcd};
 
-use crate::commands::etcd_check::decode;
+use crate::commands::etcd_check::decode::Decoder;
 use crate::membership::member;
 use crate::store_options::StoreOptions;
 
@@ -34,8 +35,11 @@ async fn node(config: &Config, members: &Members, flags: &StoreOptions) -> anyho
     let options = StoreOptions { etcd_servers: endpoints, ..member::store_options(config, flags) };
     let Some(client) = options.etcd()? else { return Ok(None) };
     let store = Etcd::open(etcd::Config { compaction_interval: Duration::ZERO, ..client }).await?;
-    let key = format!("/{}/minions/{}", options.etcd_prefix.trim_matches('/'), config.name);
+    let prefix = format!("/{}/", options.etcd_prefix.trim_matches('/'));
+    let key = format!("{prefix}minions/{}", config.name);
     let (_, entry) = store.get(key.as_bytes()).await?;
     let Some(entry) = entry else { return Ok(None) };
-    decode::object(&entry.value).map(Some).map_err(anyhow::Error::msg)
+    let decoder = Decoder::new(&prefix, StoredReader::new(None)?, false);
+    let node = decoder.decode(&entry.key, &entry.value).await.map_err(anyhow::Error::msg)?;
+    Ok(node.object)
 }

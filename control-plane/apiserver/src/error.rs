@@ -30,6 +30,12 @@ pub fn store_status(e: corten_store::Error) -> Status {
     match e {
         corten_store::Error::TooLarge { .. } => Status::request_too_large(&e.to_string()),
         corten_store::Error::Closed => Status::service_unavailable(e.to_string()),
+        // Writes work again soon, in this store or in another one: clients try again.
+        corten_store::Error::Frozen => {
+            let mut status = Status::service_unavailable(e.to_string());
+            status.details.get_or_insert_default().retry_after_seconds = 1;
+            status
+        }
         // The message that operators of etcd know and search for.
         corten_store::Error::Full { .. } => Status::internal("etcdserver: mvcc: database space exceeded".to_owned()),
         // The write may have happened: a client must read before it tries again.

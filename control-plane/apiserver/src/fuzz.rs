@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use corten_managed_fields::{Managers, Set};
 use corten_meta::Value;
 use corten_protobuf as protobuf;
@@ -18,6 +19,7 @@ use crate::negotiation::{Accept, Offer};
 use crate::proxy::{backend, links};
 use crate::registry::conversion_webhook;
 use crate::request::RequestInfo;
+use crate::stored_reader::StoredReader;
 use crate::{admission, aggregation, authentication, authorization, encryption, resource_metrics};
 
 /// Decodes a protobuf body of a type.
@@ -38,6 +40,18 @@ pub fn fields(value: &Value) -> Option<Value> {
 /// Reads managedFields, and writes it again.
 pub fn managed_fields(value: &Value) -> Option<Value> {
     Managers::decode(Some(value)).ok()?.encode()
+}
+
+/// Reads a stored value of the built-in kind with this number, writes it and reads it again. Returns both readings.
+pub fn stored(bytes: &[u8], kind: usize) -> Option<(Value, Value)> {
+    let kinds = corten_api::kinds();
+    let kind = &kinds[kind % kinds.len()];
+    let reader = StoredReader::new(None).ok()?;
+    let first = reader.decode(kind, Bytes::copy_from_slice(bytes)).ok()?.value();
+    // The first reading may have fields that the schema does not.
+    let second = reader.decode(kind, reader.encode(kind, &first)).ok()?.value();
+    let third = reader.decode(kind, reader.encode(kind, &second)).ok()?.value();
+    Some((second, third))
 }
 
 /// Reads an EncryptionConfiguration.

@@ -55,6 +55,7 @@ mod serve;
 mod server;
 mod site;
 mod storage_format;
+mod stored_reader;
 mod subresources;
 mod target;
 mod tasks;
@@ -85,6 +86,7 @@ pub use registry::{StoreOverride, Stores};
 pub use serve::{Certificates, tls_config};
 pub use server::Server;
 pub use site::Site;
+pub use stored_reader::StoredReader;
 pub use user::{Identity, Peer, User};
 
 /// Compares secrets in a time that does not depend on where they differ.

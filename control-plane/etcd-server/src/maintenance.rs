@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::time::Duration;
 
 use bytes::Bytes;
 use corten_etcd::etcdserverpb::alarm_request::AlarmAction;
@@ -20,6 +21,8 @@ use crate::{Server, TERM, VERSION, signed, status};
 
 /// The bytes of a snapshot in one message, as etcd sends them.
 const SNAPSHOT_PART: usize = 32 << 10;
+/// The time that an alarm stops writes for, unless it is raised again.
+pub const FREEZE: Duration = Duration::from_secs(30);
 /// The parts of a snapshot that may wait for a slow client.
 const PARTS_AHEAD: usize = 8;
 
@@ -51,12 +54,20 @@ impl Maintenance for Server {
 
     async fn alarm(&self, request: Request<AlarmRequest>) -> Result<Response<AlarmResponse>, Status> {
         let request = request.into_inner();
-        if request.action() == AlarmAction::Activate {
-            let reason = "etcdserver: not capable: the embedded store raises its alarms itself, from its disk's state";
-            return Err(Status::failed_precondition(reason));
+        match (request.action(), request.alarm()) {
+            (AlarmAction::Get, _) | (_, AlarmType::None) => {}
+            (_, AlarmType::Corrupt) => {
+                let reason = "etcdserver: not capable: the embedded store finds damage itself, when it opens";
+                return Err(Status::failed_precondition(reason));
+            }
+            // An operator that froze the store and went away must not leave it so.
+            (AlarmAction::Activate, AlarmType::Nospace) => drop(self.store.freeze(FREEZE).await.map_err(status::of)?),
+            // An alarm of the disk ends with its cause.
+            (AlarmAction::Deactivate, AlarmType::Nospace) => {
+                self.store.freeze(Duration::ZERO).await.map_err(status::of)?;
+            }
         }
-        // An alarm ends with its cause; to deactivate one earlier changes nothing.
-        let is_failing = !matches!(self.store.health(), Health::Writable);
+        let is_failing = self.store.is_frozen() || !matches!(self.store.health(), Health::Writable);
         let alarm = AlarmMember { member_id: self.member.id, alarm: AlarmType::Nospace.into() };
         let is_wanted = matches!(request.alarm(), AlarmType::None | AlarmType::Nospace);
         let alarms = Vec::from_iter((is_failing && is_wanted).then_some(alarm));

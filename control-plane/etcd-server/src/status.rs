@@ -68,7 +68,7 @@ pub fn of(error: Error) -> Status {
         Error::TooLarge { .. } => too_large(),
         Error::LeaseNotFound(_) => Status::not_found("etcdserver: requested lease not found"),
         Error::LeaseExists(_) => Status::failed_precondition("etcdserver: lease already exists"),
-        Error::Full { .. } => Status::resource_exhausted("etcdserver: mvcc: database space exceeded"),
+        Error::Full { .. } | Error::Frozen => Status::resource_exhausted("etcdserver: mvcc: database space exceeded"),
         Error::Closed => stopped(),
         Error::Lagged => Status::unavailable("etcdserver: too many requests"),
         error @ Error::Corrupt { .. } => Status::new(Code::DataLoss, format!("etcdserver: corrupt cluster: {error}")),

@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
 
+#[path = "../../store/tests/support/etcd.rs"]
+#[allow(dead_code, reason = "this program uses its part")]
+mod real;
 mod support;
 
 use std::path::{Path, PathBuf};
@@ -12,6 +15,7 @@ use std::time::Duration;
 
 use corten_etcd_server::{Limits, Member, Server, serve_tls};
 use corten_store::etcd::{self, Etcd};
+use corten_store::transfer::Transfer;
 use corten_store::{Embedded, Expect, Op, Outcome, Range, Store};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -176,4 +180,41 @@ async fn tls_needs_a_certificate_of_the_clients_authority() {
     let _watch = known.watch(b"a", 0).await.unwrap();
     shutdown.cancel();
     serving.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_served_store_moves_into_etcd_while_it_is_read() {
+    let Some(cluster) = real::EtcdCluster::start(1) else { return };
+    let served = serve().await;
+    let store = Arc::clone(&served.store);
+    for number in 0..300 {
+        store.commit(vec![Op::put(format!("/registry/{number}"), "v", Expect::Absent)]).await.unwrap();
+    }
+    // A writer that does not stop by itself; it ends when the store refuses it.
+    let writer = tokio::spawn(async move {
+        for number in 0.. {
+            match store.commit(vec![Op::put("/registry/last", number.to_string(), Expect::Any)]).await {
+                Ok(Outcome::Committed { .. }) => {}
+                Err(corten_store::Error::Frozen) => return,
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+    let url = format!("unix://{}", served.socket.display());
+    let source = Etcd::open(etcd::Config { compaction_interval: Duration::ZERO, ..etcd::Config::new(vec![url]) });
+    let source = source.await.unwrap();
+    let target = cluster.open().await;
+    let transfer = Transfer::begin(&*target, b"/registry/").await.unwrap();
+    transfer.raise(source.current().await.unwrap() + 100).await.unwrap();
+    source.set_writable(false).await.unwrap();
+    let moved = transfer.copy(&*source).await.unwrap();
+    writer.await.unwrap();
+    assert_eq!((moved.keys, moved.from), (301, served.store.revision()));
+    let of = async |store: &dyn Store| {
+        let all = store.range(Range::prefix(b"/registry/")).await.unwrap().entries;
+        all.into_iter().map(|entry| (entry.key, entry.value)).collect::<Vec<_>>()
+    };
+    assert_eq!(of(&*target).await, of(&*served.store).await, "the last write is there");
+    source.set_writable(true).await.unwrap();
+    served.store.commit(vec![Op::put("/registry/again", "v", Expect::Absent)]).await.unwrap();
 }

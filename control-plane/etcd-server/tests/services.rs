@@ -8,9 +8,9 @@ use std::io::{Seek, Write};
 
 use corten_etcd::etcdserverpb::alarm_request::AlarmAction;
 use corten_etcd::etcdserverpb::{
-    AlarmRequest, DefragmentRequest, HashKvRequest, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseLeasesRequest,
-    LeaseRevokeRequest, LeaseTimeToLiveRequest, MemberAddRequest, MemberListRequest, MemberRemoveRequest, PutRequest,
-    SnapshotRequest, StatusRequest,
+    AlarmRequest, AlarmType, DefragmentRequest, HashKvRequest, LeaseGrantRequest, LeaseKeepAliveRequest,
+    LeaseLeasesRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest, MemberAddRequest, MemberListRequest,
+    MemberRemoveRequest, PutRequest, SnapshotRequest, StatusRequest,
 };
 use corten_store::snapshot;
 use tonic::Code;
@@ -70,8 +70,30 @@ async fn the_one_member_describes_itself_and_stays_alone() {
     served.maintenance().defragment(DefragmentRequest {}).await.unwrap();
     let alarms = served.maintenance().alarm(AlarmRequest::default()).await.unwrap().into_inner();
     assert_eq!(alarms.alarms, []);
-    let activate = AlarmRequest { action: AlarmAction::Activate.into(), ..Default::default() };
-    assert_eq!(served.maintenance().alarm(activate).await.unwrap_err().code(), Code::FailedPrecondition);
+    let alarm = |action: AlarmAction, alarm: AlarmType| {
+        let mut maintenance = served.maintenance();
+        async move { maintenance.alarm(AlarmRequest { action: action.into(), member_id: 0, alarm: alarm.into() }).await }
+    };
+    let corrupt = alarm(AlarmAction::Activate, AlarmType::Corrupt).await.unwrap_err();
+    assert_eq!(corrupt.code(), Code::FailedPrecondition);
+    // An alarm stops writes, and only them.
+    let raised = alarm(AlarmAction::Activate, AlarmType::Nospace).await.unwrap().into_inner();
+    assert_eq!(raised.alarms.len(), 1);
+    let put = || PutRequest { key: "frozen".into(), ..Default::default() };
+    let refused = served.kv().put(put()).await.unwrap_err();
+    assert_eq!(
+        (refused.code(), refused.message()),
+        (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded")
+    );
+    assert_eq!(served.kv().range(one("frozen")).await.unwrap().into_inner().kvs, []);
+    let disarmed = alarm(AlarmAction::Deactivate, AlarmType::Nospace).await.unwrap().into_inner();
+    assert_eq!(disarmed.alarms, []);
+    served.kv().put(put()).await.unwrap();
+    served
+        .kv()
+        .delete_range(corten_etcd::etcdserverpb::DeleteRangeRequest { key: "frozen".into(), ..Default::default() })
+        .await
+        .unwrap();
     let added = served.cluster().member_add(MemberAddRequest::default()).await.unwrap_err();
     assert!(added.message().contains("one member"), "{added}");
     let removed = served.cluster().member_remove(MemberRemoveRequest { id: 1 }).await.unwrap_err();

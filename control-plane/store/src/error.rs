@@ -46,6 +46,10 @@ pub enum Error {
     #[error("the store takes no more writes, since its log failed: {reason}")]
     Broken { reason: Arc<str> },
 
+    /// An operator froze the store: reads work, and writes work again after a while or once it is thawed.
+    #[error("the store takes no writes while it is moved to another one")]
+    Frozen,
+
     /// The store has been closed.
     #[error("the store is closed")]
     Closed,

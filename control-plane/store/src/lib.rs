@@ -26,6 +26,7 @@ pub mod etcd;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod snapshot;
+pub mod transfer;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,10 +1,15 @@
-//! The decoding of one stored value: protobuf, JSON or YAML of a kind that this server has, or a custom resource of a
-//! CustomResourceDefinition in the same store.
+//! The decoding of one stored value as the API server does it: decrypted, then protobuf, JSON or YAML of a kind that this
+//! server has, converted to today's version; or a custom resource of a CustomResourceDefinition in the same store.
 
-use std::collections::BTreeSet;
+use std::collections::HashMap;
 
+use bytes::Bytes;
+use corten_api::Kind;
+use corten_apiserver::StoredReader;
 use corten_meta::{Value, codec};
 
+/// The root of the keys that kinds declare.
+const DECLARED: &str = "/registry/";
 /// The prefix of an object in protobuf.
 const PROTOBUF: &[u8] = b"k8s\0";
 /// The prefix of an encrypted value; the name of the provider follows.
@@ -13,16 +18,20 @@ const ENCRYPTED: &[u8] = b"k8s:enc:";
 const COMPACTION_KEY: &[u8] = b"compact_rev_key";
 /// Keys below the prefix whose values are no objects: the health check's, and this server's allocated node ports.
 const NOT_OBJECTS: [&str; 2] = ["health", "ranges/servicenodeports/"];
+/// Objects that are stored and not served, below the prefix: all have kinds of the core group.
+const UNSERVED: [&str; 4] = ["ranges/", "masterleases/", "peerserverleases/", "serviceips"];
 
 /// The form of a stored value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Form {
     Protobuf,
     Json,
-    /// Encrypted by this provider; the object is not visible.
-    Encrypted(String),
+    /// Encrypted by a provider whose key is not known; the object is not visible.
+    Sealed,
     /// No object.
     Internal,
+    /// An object of a built-in group whose kind this server does not serve, and leaves alone.
+    NotServed,
     /// A key outside of the prefix of objects: of another program.
     Foreign,
 }
@@ -31,97 +40,171 @@ pub enum Form {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Decoded {
     pub form: Form,
-    /// The apiVersion and the kind; empty where there is no object.
+    /// The provider that encrypted it; empty for none.
+    pub provider: String,
+    /// The apiVersion and the kind as they are stored; empty where there is no object.
     pub api_version: String,
     pub kind: String,
 }
 
 impl Decoded {
-    fn without_object(form: Form) -> Decoded {
-        Decoded { form, api_version: String::new(), kind: String::new() }
+    fn without_object(form: Form, provider: &str) -> Decoded {
+        Decoded { form, provider: provider.to_owned(), api_version: String::new(), kind: String::new() }
     }
 }
 
-/// The kinds of custom resources that the store defines, as group, version and kind.
-#[derive(Debug, Default)]
-pub struct CustomKinds(BTreeSet<[String; 3]>);
+/// A decoded value with its object, if it has one that is visible.
+pub struct Checked {
+    pub decoded: Decoded,
+    pub object: Option<Value>,
+}
 
-impl CustomKinds {
-    /// Adds the kinds of a CustomResourceDefinition; one that cannot be decoded is reported like every other key.
-    pub fn learn(&mut self, value: &[u8]) {
-        let Ok(definition) = object(value) else { return };
+/// The kinds and keys by which values are decoded.
+pub struct Decoder {
+    reader: StoredReader,
+    /// Whether there are keys, so that every encrypted value must be decrypted.
+    has_keys: bool,
+    /// The prefix of all objects, with a slash at its end.
+    prefix: String,
+    /// The kinds of custom resources, by the part of their keys below the prefix.
+    custom: HashMap<String, CustomKind>,
+}
+
+/// A kind of custom resources.
+struct CustomKind {
+    kind: Kind,
+    versions: Vec<String>,
+}
+
+impl Decoder {
+    pub fn new(prefix: &str, reader: StoredReader, has_keys: bool) -> Decoder {
+        Decoder { reader, has_keys, prefix: prefix.to_owned(), custom: HashMap::new() }
+    }
+
+    /// Returns the prefix of CustomResourceDefinitions.
+    pub fn definitions(&self) -> String {
+        format!("{}apiextensions.k8s.io/customresourcedefinitions/", self.prefix)
+    }
+
+    /// Adds the kind of a CustomResourceDefinition; one that cannot be decoded is reported like every other key.
+    pub async fn learn(&mut self, key: &[u8], value: &Bytes) {
+        let Ok(Checked { object: Some(definition), .. }) = self.decode(key, value).await else { return };
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let spec = &definition["spec"];
-        let versions = spec["versions"].as_array().into_iter().flatten().map(|version| &version["name"]);
-        // The only version of an old definition.
-        for version in versions.chain([&spec["version"]]).map(text).filter(|version| !version.is_empty()) {
-            self.0.insert([text(&spec["group"]), version, text(&spec["names"]["kind"])]);
+        let versions = spec["versions"].as_array().into_iter().flatten().map(|version| text(&version["name"]));
+        let versions: Vec<String> = versions.filter(|version| !version.is_empty()).collect();
+        let group = text(&spec["group"]);
+        let plural = text(&spec["names"]["plural"]);
+        let version = versions.first().cloned().unwrap_or_default();
+        let kind = Kind::new(&group, &version, &text(&spec["names"]["kind"]), &plural);
+        self.custom.insert(format!("{group}/{plural}"), CustomKind { kind, versions });
+    }
+
+    /// Decodes a value, or returns the reason why this server could not.
+    pub async fn decode(&self, key: &[u8], value: &Bytes) -> Result<Checked, String> {
+        let Some(below) = key.strip_prefix(self.prefix.as_bytes()) else {
+            let form = if key == COMPACTION_KEY { Form::Internal } else { Form::Foreign };
+            return Ok(Checked { decoded: Decoded::without_object(form, ""), object: None });
+        };
+        let below = std::str::from_utf8(below).map_err(|_| "its key is not UTF-8".to_owned())?;
+        let is_plain = !value.starts_with(PROTOBUF) && !value.starts_with(ENCRYPTED);
+        if is_plain && NOT_OBJECTS.iter().any(|name| below.starts_with(name)) {
+            return Ok(Checked { decoded: Decoded::without_object(Form::Internal, ""), object: None });
         }
+        let provider = provider_of(value);
+        let custom = self.custom_kind(below);
+        let built_in = self.reader.built_in(&format!("{DECLARED}{below}"));
+        let Some(kind) = built_in.map(|kind| &**kind).or(custom.map(|custom| &custom.kind)) else {
+            return unknown(below, value, &provider);
+        };
+        if !provider.is_empty() && !self.has_keys {
+            return Ok(Checked { decoded: Decoded::without_object(Form::Sealed, &provider), object: None });
+        }
+        let plain = self.reader.open(kind, key, value).await.map_err(|why| match provider.is_empty() {
+            true => why,
+            false => format!("no key decrypts it, which {provider} encrypted: {why}"),
+        })?;
+        let form = if plain.starts_with(PROTOBUF) { Form::Protobuf } else { Form::Json };
+        let stored = stored_type(&plain)?;
+        if stored.kind != kind.kind {
+            return Err(format!("{} of {} is not a {}", stored.kind, stored.api_version, kind.kind));
+        }
+        let object = match custom.filter(|_| built_in.is_none()) {
+            None => self.reader.decode(kind, plain)?.value(),
+            Some(custom) => {
+                check_version(custom, &stored)?;
+                codec::decode_yaml(&plain).map_err(|error| error.to_string())?
+            }
+        };
+        let StoredType { api_version, kind } = stored;
+        Ok(Checked { decoded: Decoded { form, provider, api_version, kind }, object: Some(object) })
+    }
+
+    fn custom_kind(&self, below: &str) -> Option<&CustomKind> {
+        let end = below.match_indices('/').nth(1)?.0;
+        self.custom.get(&below[..end])
     }
 }
 
-/// Returns the prefix of CustomResourceDefinitions.
-pub fn definitions(prefix: &str) -> String {
-    format!("{prefix}apiextensions.k8s.io/customresourcedefinitions/")
-}
-
-/// Decodes a value, or returns the reason why this server could not.
-pub fn decode(prefix: &str, key: &[u8], value: &[u8], custom: &CustomKinds) -> Result<Decoded, String> {
-    let below = key.strip_prefix(prefix.as_bytes());
-    let is_internal = match below {
-        None => key == COMPACTION_KEY,
-        Some(rest) => !value.starts_with(PROTOBUF) && NOT_OBJECTS.iter().any(|name| rest.starts_with(name.as_bytes())),
+/// Decodes a value of a resource that the server does not know by its key.
+fn unknown(below: &str, value: &Bytes, provider: &str) -> Result<Checked, String> {
+    let without = |form, stored: StoredType| {
+        let StoredType { api_version, kind } = stored;
+        Ok(Checked { decoded: Decoded { form, provider: provider.to_owned(), api_version, kind }, object: None })
     };
-    if is_internal {
-        return Ok(Decoded::without_object(Form::Internal));
+    if !provider.is_empty() {
+        return without(Form::Sealed, StoredType::default());
     }
-    if below.is_none() {
-        return Ok(Decoded::without_object(Form::Foreign));
+    let stored = stored_type(value)?;
+    if UNSERVED.iter().any(|name| below.starts_with(name)) {
+        return without(if value.starts_with(PROTOBUF) { Form::Protobuf } else { Form::Json }, stored);
     }
-    if let Some(rest) = value.strip_prefix(ENCRYPTED) {
-        let provider = rest.split(|byte| *byte == b':').next().unwrap_or_default();
-        return Ok(Decoded::without_object(Form::Encrypted(String::from_utf8_lossy(provider).into_owned())));
+    let group = stored.group();
+    if group.is_empty() || corten_api::kinds().iter().any(|kind| kind.group == group && !kind.is_custom()) {
+        return without(Form::NotServed, stored);
     }
-    let form = if value.starts_with(PROTOBUF) { Form::Protobuf } else { Form::Json };
-    let object = object(value)?;
-    let api_version = object["apiVersion"].as_str().unwrap_or_default().to_owned();
-    let kind = object["kind"].as_str().unwrap_or_default().to_owned();
-    if api_version.is_empty() || kind.is_empty() {
-        return Err("it has no apiVersion or no kind".to_owned());
-    }
-    let [group, version] = split(&api_version);
-    let is_custom = || custom.0.contains(&[group.to_owned(), version.to_owned(), kind.clone()]);
-    if form == Form::Json && !is_built_in(group, &kind) && !is_custom() {
-        return Err(format!("no CustomResourceDefinition of the store defines {kind} of {api_version}"));
-    }
-    Ok(Decoded { form, api_version, kind })
+    Err(format!("no CustomResourceDefinition of the store defines {} of {}", stored.kind, stored.api_version))
 }
 
-/// Reports whether a kind of a group is built in, in any version: older versions are converted. Allocated node ports are
-/// stored and not served.
-fn is_built_in(group: &str, kind: &str) -> bool {
-    (group.is_empty() && kind == "RangeAllocation")
-        || corten_api::kinds().iter().any(|known| known.group == group && known.kind == kind)
+fn check_version(custom: &CustomKind, stored: &StoredType) -> Result<(), String> {
+    let version = stored.api_version.rsplit('/').next().unwrap_or_default();
+    match stored.group() == custom.kind.group && custom.versions.iter().any(|known| known == version) {
+        true => Ok(()),
+        false => Err(format!("its CustomResourceDefinition does not have {}", stored.api_version)),
+    }
 }
 
-/// Decodes an object in protobuf, JSON or YAML.
-pub fn object(value: &[u8]) -> Result<Value, String> {
-    if !value.starts_with(PROTOBUF) {
-        return codec::decode_yaml(value).map_err(|error| format!("it is neither protobuf nor JSON: {error}"));
+/// The apiVersion and the kind of a stored object.
+#[derive(Debug, Default)]
+struct StoredType {
+    api_version: String,
+    kind: String,
+}
+
+impl StoredType {
+    fn group(&self) -> &str {
+        self.api_version.split_once('/').map_or("", |(group, _)| group)
     }
-    let stored = corten_protobuf::type_meta(value).map_err(|error| error.to_string())?;
-    let [group, version] = split(&stored.api_version);
-    let known = corten_api::by_gvk(group, version, &stored.kind).map(|kind| kind.schema.clone());
-    // Versions of one kind have the same field numbers.
-    let relative = || {
-        let same = corten_api::kinds().iter().find(|known| known.group == group && known.kind == stored.kind);
-        same.map(|kind| kind.schema.clone())
+}
+
+fn stored_type(plain: &[u8]) -> Result<StoredType, String> {
+    let stored = if plain.starts_with(PROTOBUF) {
+        let stored = corten_protobuf::type_meta(plain).map_err(|error| error.to_string())?;
+        StoredType { api_version: stored.api_version, kind: stored.kind }
+    } else {
+        let value = codec::decode_yaml(plain).map_err(|error| format!("it is neither protobuf nor JSON: {error}"))?;
+        let text = |field: &str| value[field].as_str().unwrap_or_default().to_owned();
+        StoredType { api_version: text("apiVersion"), kind: text("kind") }
     };
-    let schema = known.or_else(relative).unwrap_or_else(|| corten_api::kind::schema_name(group, version, &stored.kind));
-    corten_protobuf::object(value, &schema)
-        .map_err(|error| format!("{} of {}: {error}", stored.kind, stored.api_version))
+    match stored.api_version.is_empty() || stored.kind.is_empty() {
+        true => Err("it has no apiVersion or no kind".to_owned()),
+        false => Ok(stored),
+    }
 }
 
-fn split(api_version: &str) -> [&str; 2] {
-    api_version.split_once('/').map_or(["", api_version], |(group, version)| [group, version])
+/// Returns the name of the provider that encrypted a value; empty for a plain one.
+fn provider_of(value: &[u8]) -> String {
+    let rest = value.strip_prefix(ENCRYPTED).unwrap_or_default();
+    let name = rest.split(|byte| *byte == b':').next().unwrap_or_default();
+    String::from_utf8_lossy(name).into_owned()
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::decode::{Decoded, Form};
+use super::clusters::Clusters;
+use super::decode::{Checked, Decoded, Form};
 
 pub struct Report {
     prefix: String,
@@ -14,18 +15,24 @@ pub struct Report {
     /// The number of failures by the prefix of their keys.
     failed: BTreeMap<String, u64>,
     shown: Vec<String>,
+    /// The signs of the clusters that wrote the objects.
+    pub clusters: Clusters,
 }
 
 impl Report {
     pub fn new(prefix: &str, revision: u64, show: usize) -> Report {
         let decoded = BTreeMap::new();
         let failed = BTreeMap::new();
-        Report { prefix: prefix.to_owned(), revision, show, decoded, failed, shown: Vec::new() }
+        let clusters = Clusters::default();
+        Report { prefix: prefix.to_owned(), revision, show, decoded, failed, shown: Vec::new(), clusters }
     }
 
-    pub fn add(&mut self, key: &[u8], decoded: Result<Decoded, String>) {
-        match decoded {
-            Ok(decoded) => *self.decoded.entry(decoded).or_default() += 1,
+    pub fn add(&mut self, key: &[u8], checked: Result<Checked, String>) {
+        match checked {
+            Ok(Checked { decoded, object }) => {
+                *self.decoded.entry(decoded).or_default() += 1;
+                object.iter().for_each(|object| self.clusters.note(object));
+            }
             Err(reason) => {
                 let key = String::from_utf8_lossy(key);
                 *self.failed.entry(resource_of(&self.prefix, &key)).or_default() += 1;
@@ -63,10 +70,13 @@ impl fmt::Display for Report {
             let form = match &decoded.form {
                 Form::Protobuf => "protobuf".to_owned(),
                 Form::Json => "json".to_owned(),
-                Form::Encrypted(provider) => format!("encrypted: {provider}"),
+                Form::Sealed => format!("encrypted: {}", decoded.provider),
                 Form::Internal => "internal".to_owned(),
+                Form::NotServed => "not served".to_owned(),
                 Form::Foreign => format!("outside of {}", self.prefix),
             };
+            let is_decrypted = decoded.form != Form::Sealed && !decoded.provider.is_empty();
+            let form = if is_decrypted { format!("{form} in {}", decoded.provider) } else { form };
             let shown = |name: &str| if name.is_empty() { "-".to_owned() } else { name.to_owned() };
             let api_version = shown(&decoded.api_version);
             writeln!(formatter, "{api_version:<40}{:<36}{form:<26}{count}", shown(&decoded.kind))?;

@@ -139,6 +139,10 @@ impl Committer {
         let mut leases = self.shared.leases();
         let snapshot = index.snapshot();
         let mut group = Group::new(mem::take(&mut self.buffer), snapshot);
+        if self.shared.is_frozen(self.config.clock.now()) {
+            requests.drain(..).for_each(|request| group.refuse(snapshot, &leases, request));
+            return group;
+        }
         while let Some(request) = requests.pop_front_if(|request| group.accepts(request)) {
             match request {
                 Request::Commit { ops, reply } => group.commit(snapshot, &leases, ops, reply),
@@ -159,6 +163,12 @@ impl Committer {
     fn end_due_leases(&mut self) {
         let due = self.shared.leases().due(self.config.clock.now());
         if due.is_empty() {
+            return;
+        }
+        let now = self.config.clock.now();
+        if self.shared.is_frozen(now) {
+            let mut leases = self.shared.leases();
+            due.into_iter().for_each(|id| leases.abort_end(id, now + LEASE_RETRY));
             return;
         }
         let index = self.shared.index();

@@ -22,6 +22,11 @@ const COMMIT_LIMIT: usize = 8 << 20;
 /// The size of a frame from which its group takes no more requests.
 const GROUP_BYTES: usize = 4 << 20;
 
+/// Returns the delivery of the refusal of a transaction.
+fn refusal(deliver: Deliver) -> Deliver {
+    Box::new(move |failure| deliver(Some(failure.unwrap_or(Error::Frozen))))
+}
+
 /// Refuses operations that are invalid in every state.
 pub fn check(ops: &[Op]) -> Result<(), Error> {
     if ops.iter().any(|op| op.key().is_empty()) {
@@ -145,6 +150,24 @@ impl Group {
         let events = view.into_events();
         self.add_batch(events);
         self.answers.push(Answer::Transaction(deliver));
+    }
+
+    /// Refuses a request of a frozen store, unless it changes nothing.
+    pub fn refuse(&mut self, snapshot: &Snapshot, leases: &Leases, request: Request) {
+        let answer = match request {
+            Request::Commit { reply, .. } => Answer::Commit(reply, Err(Error::Frozen)),
+            Request::Compact { reply, .. } => Answer::Compact(reply, Err(Error::Frozen)),
+            Request::Grant { reply, .. } => Answer::Grant(reply, Err(Error::Frozen)),
+            Request::Revoke { reply, .. } => Answer::Revoke(reply, Err(Error::Frozen)),
+            Request::Transact(transaction) => {
+                let mut view = View::new(self, snapshot, leases);
+                let deliver = transaction.run(&mut view);
+                let is_read = view.into_events().is_empty();
+                if is_read { Answer::Transaction(deliver) } else { Answer::Transaction(refusal(deliver)) }
+            }
+            Request::Tick { .. } | Request::CheckpointEnded => return,
+        };
+        self.answers.push(answer);
     }
 
     pub fn compact(&mut self, revision: Revision, reply: Reply<()>) {

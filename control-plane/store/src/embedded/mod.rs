@@ -77,6 +77,8 @@ struct Shared {
     index: RwLock<Index>,
     leases: Mutex<Leases>,
     health: watch::Sender<Health>,
+    /// The time of the clock until which the store is frozen; zero if it is not.
+    frozen_until: Mutex<Duration>,
 }
 
 /// The panic message of a poisoned lock. Only a panic of the committer poisons one, which is a bug that must stop the
@@ -99,6 +101,11 @@ impl Shared {
     fn leases(&self) -> MutexGuard<'_, Leases> {
         self.leases.lock().expect(POISONED)
     }
+
+    /// Reports whether the store takes no writes at this time of its clock.
+    fn is_frozen(&self, now: Duration) -> bool {
+        now < *self.frozen_until.lock().expect(POISONED)
+    }
 }
 
 impl Embedded {
@@ -113,6 +120,7 @@ impl Embedded {
             index: RwLock::new(recovered.index),
             leases: Mutex::new(recovered.leases),
             health: watch::Sender::default(),
+            frozen_until: Mutex::default(),
         });
         let watch_buffer = config.watch_buffer;
         let clock = config.clock.clone();
@@ -144,6 +152,20 @@ impl Embedded {
             })
         };
         self.ask(|reply| Request::Transact(decide(reply))).await
+    }
+
+    /// Refuses writes, and lets no lease expire, for this time, unless it is frozen again; zero ends it. When this
+    /// returns, no write is under way, and the store's revision stays.
+    pub async fn freeze(&self, time: Duration) -> Result<Revision, Error> {
+        let until = if time.is_zero() { Duration::ZERO } else { self.clock.now().saturating_add(time) };
+        *self.shared.frozen_until.lock().expect(POISONED) = until;
+        self.tick().await?;
+        Ok(self.revision())
+    }
+
+    /// Reports whether the store refuses writes because it is frozen.
+    pub fn is_frozen(&self) -> bool {
+        self.shared.is_frozen(self.clock.now())
     }
 
     /// Returns the ids of the leases, in order.

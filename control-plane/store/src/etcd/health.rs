@@ -9,8 +9,9 @@ use corten_etcd::etcdserverpb::maintenance_client::MaintenanceClient;
 use corten_etcd::etcdserverpb::{AlarmRequest, AlarmType, StatusResponse};
 
 use super::Shared;
+use super::members::Members;
 use super::messages::unsigned;
-use crate::Health;
+use crate::{Error, Health};
 
 /// The interval of checks.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -49,16 +50,35 @@ async fn probe(shared: &Shared) -> Health {
     if let Err(error) = super::current::read(&shared.members, &shared.health_key).await {
         return Health::Failing { reason: error.to_string().into() };
     }
-    let request = AlarmRequest { action: AlarmAction::Get.into(), member_id: 0, alarm: AlarmType::None.into() };
-    let called = shared.members.call(|channel| async move { MaintenanceClient::new(channel).alarm(request).await });
-    let alarms = match called.await.answer() {
-        Ok(answer) => answer.alarms,
+    let alarms = match alarms(&shared.members).await {
+        Ok(alarms) => alarms,
         Err(error) => return Health::Failing { reason: error.to_string().into() },
     };
-    let reason = alarms.iter().find_map(|alarm| match alarm.alarm() {
-        AlarmType::Nospace => Some("etcdserver: mvcc: database space exceeded (alarm NOSPACE)"),
-        AlarmType::Corrupt => Some("etcdserver: corrupt cluster (alarm CORRUPT)"),
-        AlarmType::None => None,
+    let reason = alarms.first().map(|alarm| match alarm {
+        Alarm::NoSpace => "etcdserver: mvcc: database space exceeded (alarm NOSPACE)",
+        Alarm::Corrupt => "etcdserver: corrupt cluster (alarm CORRUPT)",
     });
     reason.map_or(Health::Writable, |reason| Health::Failing { reason: reason.into() })
+}
+
+/// An alarm that a member raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alarm {
+    /// The database has reached its quota; writes are refused.
+    NoSpace,
+    /// Members do not have the same data; all requests are refused.
+    Corrupt,
+}
+
+/// Returns the alarms of the members.
+pub(super) async fn alarms(members: &Members) -> Result<Vec<Alarm>, Error> {
+    let request = AlarmRequest { action: AlarmAction::Get.into(), member_id: 0, alarm: AlarmType::None.into() };
+    let called = members.call(|channel| async move { MaintenanceClient::new(channel).alarm(request).await });
+    let alarms = called.await.answer()?.alarms;
+    let known = alarms.iter().filter_map(|alarm| match alarm.alarm() {
+        AlarmType::Nospace => Some(Alarm::NoSpace),
+        AlarmType::Corrupt => Some(Alarm::Corrupt),
+        AlarmType::None => None,
+    });
+    Ok(known.collect())
 }

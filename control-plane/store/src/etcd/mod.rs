@@ -29,10 +29,13 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use corten_etcd::etcdserverpb::alarm_request::AlarmAction;
 use corten_etcd::etcdserverpb::kv_client::KvClient;
 use corten_etcd::etcdserverpb::lease_client::LeaseClient;
+use corten_etcd::etcdserverpb::maintenance_client::MaintenanceClient;
 use corten_etcd::etcdserverpb::{
-    CompactionRequest, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest,
+    AlarmRequest, AlarmType, CompactionRequest, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest,
+    LeaseTimeToLiveRequest,
 };
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -52,9 +55,17 @@ use crate::{
 
 pub use config::{Config, Tls};
 pub use download::download;
+pub use health::Alarm;
 
 /// The largest answer: a page of a list may hold many objects.
 const MAX_ANSWER_BYTES: usize = 1 << 30;
+
+/// Returns the alarms of a cluster whose members are suitable. No key is read: a corrupt cluster refuses that.
+pub async fn alarms_of(config: &Config) -> Result<Vec<Alarm>, Error> {
+    let members = Members::new(config)?;
+    members.start(config.dial_timeout).await?;
+    health::alarms(&members).await
+}
 
 /// A store in an etcd cluster. Dropping it ends its watches and tasks.
 pub struct Etcd {
@@ -115,6 +126,16 @@ impl Etcd {
     /// are open stay. Fails, and changes nothing, if they are invalid, such as a certificate beside another one's key.
     pub fn set_tls(&self, files: &Tls) -> Result<(), Error> {
         self.shared.members.set_tls(files)
+    }
+
+    /// Stops or resumes all writes to the cluster by its alarm NOSPACE. The embedded store lets the alarm end after half
+    /// a minute, unless it is raised again.
+    pub async fn set_writable(&self, is_writable: bool) -> Result<(), Error> {
+        let action = if is_writable { AlarmAction::Deactivate } else { AlarmAction::Activate };
+        let request = AlarmRequest { action: action.into(), member_id: 0, alarm: AlarmType::Nospace.into() };
+        let members = &self.shared.members;
+        let called = members.call(|channel| async move { MaintenanceClient::new(channel).alarm(request).await });
+        called.await.answer().map(drop)
     }
 
     async fn follow(&self, prefix: Bytes, from: Revision) -> Result<Watch, Error> {
