@@ -14,11 +14,11 @@ mod update;
 use std::sync::Arc;
 
 pub use column::Column;
-pub use serving::{ScaleServing, Serving};
 use corten_meta::field::FieldError;
 use corten_meta::quote::quote;
 use corten_meta::{Object, Value};
 use jiff::Timestamp;
+pub use serving::{ScaleServing, Serving};
 
 use crate::rules;
 
