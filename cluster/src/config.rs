@@ -17,6 +17,9 @@ use crate::network_options::NetworkOptions;
 use crate::settings::Settings;
 use crate::store_options::StoreOptions;
 
+/// The time in which the balancers of all nodes check every server.
+const SEVERAL_SERVERS_DELAY: Duration = Duration::from_secs(5);
+
 /// The configuration of one node.
 #[derive(Clone, Debug)]
 pub struct Node {
@@ -139,6 +142,13 @@ impl Cluster {
             network_policy_host_egress: self.node.network.network_policy_host_egress,
             control_plane_endpoint: self.control_plane_endpoint.as_ref().map(Endpoint::to_string).unwrap_or_default(),
         }
+    }
+
+    /// Returns the time for which the API server still serves after it announced its shutdown: with others, until the
+    /// balancers of all nodes have noticed.
+    pub fn shutdown_delay(&self) -> Duration {
+        let usual = if self.several_servers { SEVERAL_SERVERS_DELAY } else { Duration::ZERO };
+        self.store.shutdown_delay_duration.unwrap_or(usual)
     }
 
     /// Returns the URL of the API server for a process on this machine.

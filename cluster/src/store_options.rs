@@ -84,9 +84,10 @@ pub struct StoreOptions {
     pub storage_media_type: Option<MediaType>,
     #[command(flatten)]
     pub listen: EtcdListen,
-    /// The time for which the server still serves after it announced its shutdown, so that load balancers notice.
-    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = crate::flag_values::duration)]
-    pub shutdown_delay_duration: Duration,
+    /// The time for which the server still serves after it announced its shutdown, so that load balancers notice. Defaults to
+    /// 5s for one of several servers, and to 0s for one that is alone.
+    #[arg(long, value_name = "DURATION", value_parser = crate::flag_values::duration)]
+    pub shutdown_delay_duration: Option<Duration>,
     /// The time over which watches end at shutdown, one after another, after the delay; 0 ends them together.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = crate::flag_values::duration)]
     pub shutdown_watch_termination_grace_period: Duration,
@@ -128,7 +129,7 @@ impl Default for StoreOptions {
             etcd_compaction_interval: Duration::from_secs(300),
             storage_media_type: None,
             listen: EtcdListen::default(),
-            shutdown_delay_duration: Duration::ZERO,
+            shutdown_delay_duration: None,
             shutdown_watch_termination_grace_period: Duration::ZERO,
         }
     }
@@ -206,10 +207,12 @@ impl StoreOptions {
         }
         for (name, duration) in [
             ("--etcd-compaction-interval", self.etcd_compaction_interval),
-            ("--shutdown-delay-duration", self.shutdown_delay_duration),
             ("--shutdown-watch-termination-grace-period", self.shutdown_watch_termination_grace_period),
         ] {
             list.extend([name.into(), format!("{}ms", duration.as_millis()).into()]);
+        }
+        if let Some(delay) = self.shutdown_delay_duration {
+            list.extend(["--shutdown-delay-duration".into(), format!("{}ms", delay.as_millis()).into()]);
         }
         list
     }

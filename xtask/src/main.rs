@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask check | test | conformance | compare | images | fuzz | bench | dist |
+//! The project's own commands: `cargo xtask check | test | conformance | compare | images | faults | fuzz | bench | dist |
 //! reference | sbom | tidy | schema | vm`.
 //!
 //! Every command that the README asks a contributor to run is here, so that a fresh machine needs only Rust, gcc and
@@ -11,6 +11,7 @@ mod compare;
 mod conformance;
 mod dependencies;
 mod dist;
+mod faults;
 mod files;
 mod floors;
 mod fuzz;
@@ -45,6 +46,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   bench-etcd --corten BINARY …    ours and upstream's API server over one etcd of three members, with the same load;
                         further flags are those of `corten bench api`
   dist [--programs DIR] [--output DIR]     a release: archive, Debian package, OCI image, bill of materials, sums
+  faults [--minutes N] [--seed N] [--rate N]     three servers over etcd under load and faults, and a checker
   fuzz [TARGET] [--minutes N]     feeds mutated bytes to every decoder, guided by coverage, for an hour or N minutes
   sbom [FILE]           writes what the binary is made of, as CycloneDX, to target/sbom.cdx.json or FILE
   dependencies          sources, licences and duplicate versions of what we build on
@@ -76,6 +78,7 @@ fn run(arguments: Vec<String>) -> Result<()> {
         ["bench", flags @ ..] => bench::run(flags),
         ["bench-etcd", flags @ ..] => bench_etcd::run(flags),
         ["dist", words @ ..] => dist::run(&root(), words),
+        ["faults", words @ ..] => faults::run(&root(), words),
         ["fuzz", words @ ..] => fuzz::run(&root(), words),
         ["sbom"] => sbom::write(&root(), &root().join("target/sbom.cdx.json")),
         ["sbom", file] => sbom::write(&root(), Path::new(file)),

@@ -162,7 +162,7 @@ fn config(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<corten_apis
         site: (!access.disable_console).then(|| Arc::new(Console::new(access)) as Arc<dyn Site>),
         storage_media_type: cluster.store.media_type(),
         etcd_prefix: cluster.store.etcd_prefix.clone(),
-        shutdown_delay: cluster.store.shutdown_delay_duration,
+        shutdown_delay: cluster.shutdown_delay(),
         shutdown_watch_termination_grace_period: cluster.store.shutdown_watch_termination_grace_period,
         ..corten_apiserver::Config::default()
     })

@@ -83,11 +83,14 @@ pub async fn enter(config: &Config, others: &Members, may_join: bool) -> Result<
         };
         let list = match listed(others, &own).await {
             Ok(list) => list,
-            // Its data says all that it needs, and the others may be waiting for it to have a quorum again.
-            Err(Error::Unreachable { .. }) if own.has_data && own.member.is_some() => {
-                return Ok(Start::Existing { initial_cluster: state.initial_cluster });
-            }
-            Err(error) => return Err(error),
+            Err(error) => match without_list(&own, &error, Instant::now() < deadline) {
+                Unlisted::Start => return Ok(Start::Existing { initial_cluster: state.initial_cluster }),
+                Unlisted::Wait => {
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+                Unlisted::Fail => return Err(error),
+            },
         };
         if state.cluster != 0 && state.cluster != list.cluster {
             return Err(Error::OtherCluster { endpoint: others.endpoints().join(", ") });
@@ -104,6 +107,25 @@ pub async fn enter(config: &Config, others: &Members, may_join: bool) -> Result<
             Err(Error::AnotherJoins { .. }) if Instant::now() < deadline => tokio::time::sleep(PAUSE).await,
             acted => acted?,
         }
+    }
+}
+
+/// The next step of a machine while the members cannot be listed.
+#[derive(Debug, PartialEq, Eq)]
+enum Unlisted {
+    /// Start with its data, which says all that it needs: the others may be waiting for it to have a quorum again.
+    Start,
+    /// Ask again, as after an election.
+    Wait,
+    Fail,
+}
+
+fn without_list(own: &Own, error: &Error, is_time_left: bool) -> Unlisted {
+    let is_passing = error.is_transient() || matches!(error, Error::Unreachable { .. });
+    match own.has_data && own.member.is_some() {
+        true if is_passing => Unlisted::Start,
+        false if error.is_transient() && is_time_left => Unlisted::Wait,
+        _ => Unlisted::Fail,
     }
 }
 
@@ -268,4 +290,36 @@ pub async fn refresh(config: &Config, members: &Members) -> Result<Vec<String>, 
         State { endpoints: endpoints.clone(), ..state }.write(&config.directory)?;
     }
     Ok(endpoints)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_with_data_starts_without_the_others_and_a_new_one_waits_for_them() {
+        let own = |has_data: bool| Own {
+            name: "one".to_owned(),
+            peer_url: "https://10.0.0.1:2380".to_owned(),
+            member: has_data.then_some(1),
+            has_data,
+            may_join: false,
+        };
+        let refused = |is_transient: bool| Error::Refused {
+            action: "list the members",
+            reason: "leader changed".to_owned(),
+            is_transient,
+        };
+        let unreachable = Error::Unreachable { endpoints: String::new(), reason: String::new() };
+        for (has_data, error, is_time_left, expected) in [
+            (true, &unreachable, true, Unlisted::Start),
+            (true, &refused(true), true, Unlisted::Start),
+            (true, &refused(false), true, Unlisted::Fail),
+            (false, &refused(true), true, Unlisted::Wait),
+            (false, &refused(true), false, Unlisted::Fail),
+            (false, &unreachable, true, Unlisted::Fail),
+        ] {
+            assert_eq!(without_list(&own(has_data), error, is_time_left), expected, "{has_data} {error}");
+        }
+    }
 }
