@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{Connection, Parts, SendRequest};
 use hyper_util::rt::TokioIo;
 
-use crate::body::RequestBody;
+use crate::request_body::RequestBody;
 use crate::stream::Stream;
 
 /// The most bytes of a response's head.

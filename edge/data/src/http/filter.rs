@@ -13,10 +13,11 @@ use std::time::Duration;
 use super::error::error_response;
 use super::{Exchange, forward, head};
 use crate::backend::Backend;
-use crate::body::{RequestBody, ResponseBody, SizeLimit};
 use crate::filters::{Filters, RequestFilter};
 use crate::policy::cors::CorsPolicy;
 use crate::random;
+use crate::request_body::{RequestBody, SizeLimit};
+use crate::response::ResponseBody;
 
 /// The longest time for a backend's decision on a request.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(10);

@@ -18,9 +18,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{Exchange, head, upgrade};
 use crate::backend::{Backend, Client, ConnectError, Connected, Endpoint, Http1Connection, Http2Stream, InFlight};
-use crate::body::{RequestBody, ResponseBody, ResponseSource, WholeBody};
 use crate::policy::session::{self, Session};
 use crate::random;
+use crate::request_body::{RequestBody, WholeBody};
+use crate::response::{ResponseBody, ResponseSource};
 use crate::table::{Target, Targets};
 
 /// The most endpoints that a request tries to connect to.

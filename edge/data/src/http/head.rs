@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version};
 use hyper::body::Incoming;
 
 use super::Exchange;
-use crate::connection::ConnectionInfo;
+use crate::client::ConnectionInfo;
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");

@@ -19,9 +19,10 @@ use hyper::upgrade::OnUpgrade;
 
 use crate::access_log::Entry;
 use crate::backend::Backend;
-use crate::body::{RequestBody, ResponseBody, SizeLimit};
-use crate::connection::ConnectionInfo;
-use crate::policy::{compression, session};
+use crate::client::ConnectionInfo;
+use crate::policy::session;
+use crate::request_body::{RequestBody, SizeLimit};
+use crate::response::{ResponseBody, compression};
 use crate::table::{HttpHosts, HttpTable, Protocol, Rule, Table, TlsTable};
 use error::{ErrorStyle, error_response};
 

@@ -57,7 +57,7 @@ async fn tcp_without_a_backend_is_closed() {
 }
 
 #[tokio::test]
-async fn the_proxy_protocol_is_believed_from_trusted_proxies_and_told_to_backends() {
+async fn the_proxy_protocol_is_read_from_trusted_proxies_and_written_to_backends() {
     for (version, trusted) in [(ProxyVersion::V1, "127.0.0.1"), (ProxyVersion::V1, "192.0.2.0/24")] {
         let options = ListenerOptions { trusted_proxies: Arc::from([trusted.parse().unwrap()]), proxy_protocol: true };
         let protocol = ListenerProtocol::Tcp(Arc::from([reference("a")]));
