@@ -9,6 +9,7 @@ use corten_controllers::{AddressRange, LoadBalancerAddresses};
 use crate::access_options::AccessOptions;
 use crate::cli;
 use crate::directories::{Directories, absolute};
+use crate::edge_options::EdgeOptions;
 use crate::kubelet_options::KubeletOptions;
 use crate::network_options::NetworkOptions;
 use crate::settings::Settings;
@@ -42,6 +43,7 @@ pub struct Node {
     /// The addresses of the API server, if it is on another machine and known by address.
     pub api_servers: Vec<IpAddr>,
     pub network: NetworkOptions,
+    pub edge: EdgeOptions,
     pub kubelet: KubeletOptions,
 }
 
@@ -96,6 +98,7 @@ impl Cluster {
             cluster_dns: in_ranges(&flags.service_cidr, 10)?,
             api_servers: Vec::new(),
             network: flags.network.clone(),
+            edge: flags.edge.clone(),
             kubelet: flags.kubelet.clone(),
         };
         Ok(Cluster {
@@ -156,6 +159,7 @@ impl Node {
             bridge: flags.bridge.clone(),
             kubelet: flags.kubelet.clone(),
             api_servers: Vec::new(),
+            edge: flags.edge.clone(),
             network: NetworkOptions {
                 network_policy_host_egress: flags.network.network_policy_host_egress
                     || settings.network_policy_host_egress,
@@ -196,6 +200,7 @@ impl Node {
             cluster_dns: Vec::new(),
             api_servers: Vec::new(),
             network: NetworkOptions::default(),
+            edge: EdgeOptions::default(),
             kubelet: KubeletOptions {
                 registry_config: flags.registry_config.clone(),
                 runtime_handlers: flags.runtime_handlers.clone(),

@@ -11,6 +11,7 @@ mod commands;
 mod components;
 mod config;
 mod directories;
+mod edge_options;
 mod files;
 mod flag_values;
 #[doc(hidden)]

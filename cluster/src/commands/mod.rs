@@ -117,6 +117,11 @@ pub fn run(cli: Cli) -> Result<()> {
             log_to_stderr(&cli.log)?;
             until_signal(|shutdown| components::alone::dns(flags, shutdown))
         }
+        Command::Edge(flags) => {
+            log_to_stderr(&cli.log)?;
+            raise_open_files();
+            until_signal(|shutdown| components::edge::alone(flags, shutdown))
+        }
     }
 }
 

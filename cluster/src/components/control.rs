@@ -10,6 +10,7 @@ use corten_meta::metrics::HealthChecks;
 use tokio_util::sync::CancellationToken;
 
 use super::apiserver::ApiServer;
+use super::edge;
 use super::endpoint::{self, Endpoint};
 use crate::config::Cluster;
 use crate::pki::{Authority, Leaf, Pki};
@@ -42,6 +43,7 @@ pub fn start(cluster: &Cluster, pki: &Pki, api: &Arc<ApiServer>, tasks: &mut Tas
     tasks.spawn("controller-manager", manage(config, clients, tasks.shutdown()));
     let shown = Shown { name: MANAGER, port: MANAGER_PORT, client: manager, metrics: endpoint::page(metrics) };
     show(pki, shown, tasks)?;
+    edge::start_control(cluster, api, tasks);
     if let Some(config) = &cluster.scheduler {
         let scheduler = api.client("system:kube-scheduler", &[]);
         let counted = config.metrics.clone();

@@ -12,6 +12,7 @@ mod authorization;
 mod companion;
 mod console;
 pub mod control;
+pub mod edge;
 mod endpoint;
 mod etcd_api;
 pub mod further_nodes;
