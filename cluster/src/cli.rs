@@ -12,6 +12,7 @@ use crate::backup_cli::{BackupOptions, Keep};
 use crate::certificate_cli::{Ca, Certificate, EncryptionKey, NodeCommand, ServiceAccountKey};
 use crate::certificate_options::CertificateOptions;
 use crate::config_file;
+use crate::edge_options::{EdgeOptions, port_range};
 use crate::kubelet_options::KubeletOptions;
 use crate::log_file::LogOptions;
 use crate::membership_options::MembershipOptions;
@@ -108,6 +109,8 @@ pub enum Command {
     Runtime(Runtime),
     /// Run the cluster DNS server alone.
     Dns(Dns),
+    /// Run the proxy of Gateways and Ingresses alone, and their controller.
+    Edge(Edge),
 }
 
 #[derive(Debug, Clone, Subcommand)]
@@ -171,6 +174,8 @@ pub struct Server {
     pub proxy_mode: ProxyMode,
     #[command(flatten)]
     pub network: NetworkOptions,
+    #[command(flatten)]
+    pub edge: EdgeOptions,
     /// The bridge that pods of the first node are attached to.
     #[arg(long, default_value = "corten0", value_name = "NAME")]
     pub bridge: String,
@@ -328,6 +333,8 @@ pub struct Agent {
     pub proxy_mode: ProxyMode,
     #[command(flatten)]
     pub network: NetworkOptions,
+    #[command(flatten)]
+    pub edge: EdgeOptions,
     /// Addresses for Services of type LoadBalancer that nodes announce; defaults to the setting of the cluster.
     #[arg(long, value_delimiter = ',', value_name = "RANGES")]
     pub load_balancer_pool: Option<Vec<String>>,
@@ -468,6 +475,25 @@ pub struct Proxy {
     /// How the proxy programs Services into the kernel.
     #[arg(long, value_enum, default_value = "nftables", value_name = "MODE")]
     pub proxy_mode: ProxyMode,
+}
+
+/// The proxy of Gateways and Ingresses alone.
+#[derive(Debug, Clone, Args)]
+pub struct Edge {
+    /// The kubeconfig of the API server.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: PathBuf,
+    /// The name of this node; defaults to the host name.
+    #[arg(long, value_name = "NAME")]
+    pub node_name: Option<String>,
+    /// Also run the controller, which installs Gateway API and writes statuses and Services; of several processes, one
+    /// leads.
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_name = "BOOL")]
+    pub controller: bool,
+    /// The ports of nodes where the proxies listen.
+    #[arg(long, value_name = "FIRST-LAST", value_parser = port_range)]
+    pub edge_port_range: Option<corten_gateway::resolve::PortRange>,
 }
 
 /// Leader election among several processes.

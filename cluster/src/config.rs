@@ -12,6 +12,7 @@ use crate::backup_cli::BackupOptions;
 use crate::cli;
 use crate::control_plane_endpoint::Endpoint;
 use crate::directories::{Directories, absolute};
+use crate::edge_options::EdgeOptions;
 use crate::kubelet_options::KubeletOptions;
 use crate::network_options::NetworkOptions;
 use crate::settings::Settings;
@@ -48,6 +49,7 @@ pub struct Node {
     /// The addresses of the API server, if it is on another machine and known by address.
     pub api_servers: Vec<IpAddr>,
     pub network: NetworkOptions,
+    pub edge: EdgeOptions,
     pub kubelet: KubeletOptions,
 }
 
@@ -108,6 +110,7 @@ impl Cluster {
             cluster_dns: in_ranges(&flags.service_cidr, 10)?,
             api_servers: Vec::new(),
             network: flags.network.clone(),
+            edge: flags.edge.clone(),
             kubelet: flags.kubelet.clone(),
         };
         Ok(Cluster {
@@ -179,6 +182,7 @@ impl Node {
             bridge: flags.bridge.clone(),
             kubelet: flags.kubelet.clone(),
             api_servers: Vec::new(),
+            edge: flags.edge.clone(),
             network: NetworkOptions {
                 network_policy_host_egress: flags.network.network_policy_host_egress
                     || settings.network_policy_host_egress,
@@ -219,6 +223,7 @@ impl Node {
             cluster_dns: Vec::new(),
             api_servers: Vec::new(),
             network: NetworkOptions::default(),
+            edge: EdgeOptions::default(),
             kubelet: KubeletOptions {
                 registry_config: flags.registry_config.clone(),
                 runtime_handlers: flags.runtime_handlers.clone(),

@@ -134,6 +134,26 @@ pub fn authority(path: &Path) -> Result<String> {
     String::from_utf8(pem).with_context(|| format!("{} is damaged", path.display()))
 }
 
+/// Returns the client certificate and key of a kubeconfig, in PEM. Both may be in one file, which is then the
+/// certificate.
+pub fn identity(path: &Path) -> Result<Identity> {
+    let config = read(path)?;
+    let user = &config["users"][0]["user"];
+    let part = |file: &str, data: &str| -> Result<String> {
+        if let Some(file) = user[file].as_str() {
+            let file = path.parent().unwrap_or(Path::new("/")).join(file);
+            return std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()));
+        }
+        let data = user[data].as_str().with_context(|| format!("{} holds no client certificate", path.display()))?;
+        let pem = STANDARD.decode(data).with_context(|| format!("{} is damaged", path.display()))?;
+        String::from_utf8(pem).with_context(|| format!("{} is damaged", path.display()))
+    };
+    let certificate = part("client-certificate", "client-certificate-data")?;
+    let key = part("client-key", "client-key-data")?;
+    let key = if certificate == key { String::new() } else { key };
+    Ok(Identity { certificate, key })
+}
+
 /// Reads a kubeconfig; a missing file is an empty one.
 pub fn read(path: &Path) -> Result<Value> {
     match std::fs::read_to_string(path) {

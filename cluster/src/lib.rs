@@ -18,6 +18,7 @@ mod config;
 mod config_file;
 mod control_plane_endpoint;
 mod directories;
+mod edge_options;
 mod files;
 mod flag_values;
 #[doc(hidden)]

@@ -157,6 +157,11 @@ pub fn run(cli: Cli) -> Result<()> {
             start_log(&cli.log)?;
             until_signal(|shutdown| components::alone::dns(flags, shutdown))
         }
+        Command::Edge(flags) => {
+            start_log(&cli.log)?;
+            raise_open_files();
+            until_signal(|shutdown| components::edge::alone(flags, shutdown))
+        }
     }
 }
 

@@ -19,6 +19,8 @@ use super::groups::{JOINING_GROUP, NODES_GROUP};
 
 const LOCAL_VOLUMES_ROLE: &str = "corten:local-path-provisioner";
 
+/// The role of the controller of Gateways and Ingresses.
+const GATEWAY_ROLE: &str = "corten:gateway";
 /// The role of the controller that approves the serving certificates of kubelets.
 const APPROVER_ROLE: &str = "corten:serving-approver";
 /// The role that may read its own Node before it has joined, as kubeadm allows.
@@ -98,6 +100,7 @@ fn role_of(component: NodeComponent) -> &'static str {
         NodeComponent::Network => "corten:network",
         NodeComponent::Proxy => "system:node-proxier",
         NodeComponent::Dns => "corten:dns",
+        NodeComponent::Edge => "corten:edge",
     }
 }
 
@@ -112,6 +115,13 @@ fn roles() -> Vec<(&'static str, Value)> {
         {"apiGroups": [""], "resources": ["nodes", "namespaces", "services"], "verbs": read},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": read},
         {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": read},
+    ]);
+    // Secrets and ConfigMaps by name: the controller of Gateways makes a Role for those that are named.
+    let edge = json!([
+        {"apiGroups": [""], "resources": ["services", "namespaces"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["networking.k8s.io"], "resources": ["ingresses", "ingressclasses"], "verbs": ["list", "watch"]},
+        {"apiGroups": [corten_gateway::crds::GROUP], "resources": ["*"], "verbs": ["list", "watch"]},
     ]);
     let approver = json!([
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["patch"]},
@@ -139,12 +149,50 @@ fn roles() -> Vec<(&'static str, Value)> {
     vec![
         (role_of(NodeComponent::Dns), dns),
         (role_of(NodeComponent::Network), network),
+        (role_of(NodeComponent::Edge), edge),
+        (GATEWAY_ROLE, gateway_rules()),
         (COMPONENT_CLIENT_ROLE, component_client),
         (COMPONENT_APPROVER_ROLE, component_approver),
         (LOCAL_VOLUMES_ROLE, local_volumes),
         (APPROVER_ROLE, approver),
         (GET_NODES_ROLE, get_nodes),
     ]
+}
+
+/// Returns the rules of the controller of Gateways and Ingresses. It makes Roles by which data nodes read the
+/// Secrets that Gateways name, so it reads Secrets itself.
+fn gateway_rules() -> Value {
+    let read = json!(["get", "list", "watch"]);
+    let own = json!(["get", "list", "watch", "create", "patch", "update", "delete"]);
+    let gateway_api = corten_gateway::crds::GROUP;
+    let status = [
+        "gatewayclasses",
+        "gateways",
+        "listenersets",
+        "httproutes",
+        "grpcroutes",
+        "tlsroutes",
+        "tcproutes",
+        "udproutes",
+        "backendtlspolicies",
+    ]
+    .map(|plural| format!("{plural}/status"));
+    json!([
+        {"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"],
+         "verbs": ["get", "create", "patch"]},
+        {"apiGroups": [gateway_api], "resources": ["*"], "verbs": read},
+        {"apiGroups": [gateway_api], "resources": ["gatewayclasses"], "verbs": ["create"]},
+        {"apiGroups": [gateway_api], "resources": status, "verbs": ["patch", "update"]},
+        {"apiGroups": ["networking.k8s.io"], "resources": ["ingresses", "ingressclasses"], "verbs": read},
+        {"apiGroups": ["networking.k8s.io"], "resources": ["ingressclasses"], "verbs": ["create"]},
+        {"apiGroups": ["networking.k8s.io"], "resources": ["ingresses/status"], "verbs": ["patch", "update"]},
+        {"apiGroups": [""], "resources": ["services"], "verbs": own},
+        {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "list", "watch", "create"]},
+        {"apiGroups": [""], "resources": ["nodes", "secrets", "configmaps"], "verbs": read},
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": own},
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": own},
+        {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles", "rolebindings"], "verbs": own},
+    ])
 }
 
 fn bindings() -> Vec<Binding> {
@@ -157,6 +205,7 @@ fn bindings() -> Vec<Binding> {
         NodeComponent::ALL.map(|one| binding(&format!("corten:{}", one.name()), role_of(one), group(&one.group())));
     let others = [
         binding(LOCAL_VOLUMES_ROLE, LOCAL_VOLUMES_ROLE, account("local-path-provisioner")),
+        binding(GATEWAY_ROLE, GATEWAY_ROLE, account(super::edge::CONTROLLER_ACCOUNT)),
         binding(APPROVER_ROLE, APPROVER_ROLE, account("corten-serving-approver")),
         binding(COMPONENT_CLIENT_ROLE, COMPONENT_CLIENT_ROLE, group(NODES_GROUP)),
         binding(COMPONENT_APPROVER_ROLE, COMPONENT_APPROVER_ROLE, account("certificate-controller")),

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::apiserver::ApiServer;
+use super::edge;
 use super::endpoint::{self, Endpoint, EndpointTls};
 use crate::config::Cluster;
 use crate::pki::{Authorities, Authority, Leaf, Pki, validity, write_private};
@@ -51,6 +52,7 @@ pub fn start(
     let page = Box::new(move || own() + &backups.render());
     let shown = Shown { name: MANAGER, port: MANAGER_PORT, client: manager, metrics: page };
     show(cluster, authorities, shown, tasks)?;
+    edge::start_control(cluster, api, tasks);
     if let Some(config) = &cluster.scheduler {
         let scheduler = api.client("system:kube-scheduler", &[]);
         let counted = config.metrics.clone();

@@ -163,6 +163,7 @@ fn command(cluster: &Cluster, directories: &Directories, namespace: &NodeNamespa
         .args(["--cluster-domain", &node.cluster_domain])
         .args(node.kubelet.arguments())
         .args(node.network.arguments())
+        .args(node.edge.arguments())
         .args(["--network-backend", node.network_backend.name()])
         .args(["--proxy-mode", cluster.proxy_mode.name()])
         .args(

@@ -14,6 +14,7 @@ mod backups;
 mod companion;
 mod console;
 pub mod control;
+pub mod edge;
 mod endpoint;
 mod etcd_api;
 mod etcd_client;

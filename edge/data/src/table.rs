@@ -114,7 +114,7 @@ impl Targets {
 
 /// Makes tables.
 pub(crate) struct Compiler<'a> {
-    pub(crate) backend: &'a dyn Fn(&BackendKey) -> Arc<Backend>,
+    pub(crate) backend: &'a (dyn Fn(&BackendKey) -> Arc<Backend> + Sync),
     pub(crate) metrics: &'a Metrics,
     pub(crate) limiters: &'a Limiters,
     pub(crate) tls: &'a mut TlsConfigs,

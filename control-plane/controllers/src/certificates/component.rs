@@ -20,16 +20,20 @@ pub enum NodeComponent {
     Proxy,
     /// Cluster DNS.
     Dns,
+    /// The data half of Gateways and Ingresses.
+    Edge,
 }
 
 impl NodeComponent {
-    pub const ALL: [NodeComponent; 3] = [NodeComponent::Network, NodeComponent::Proxy, NodeComponent::Dns];
+    pub const ALL: [NodeComponent; 4] =
+        [NodeComponent::Network, NodeComponent::Proxy, NodeComponent::Dns, NodeComponent::Edge];
 
     pub fn name(self) -> &'static str {
         match self {
             NodeComponent::Network => "network",
             NodeComponent::Proxy => "proxy",
             NodeComponent::Dns => "dns",
+            NodeComponent::Edge => "edge",
         }
     }
 
