@@ -1,30 +1,28 @@
-//! The group `admissionregistration.k8s.io`, one file per kind.
+//! The group `admissionregistration.k8s.io`, one file per pair of kinds.
 
 use corten_meta::Value;
 use corten_meta::quote::quote;
 
 use crate::kind::Kind;
 
-mod mutatingadmissionpolicy;
-mod mutatingadmissionpolicybinding;
-mod mutatingwebhookconfiguration;
-mod policy;
+mod admissionpolicy;
+mod admissionpolicybinding;
 pub(crate) mod policy_validation;
 pub(crate) mod url;
-mod validatingadmissionpolicy;
-mod validatingadmissionpolicybinding;
-mod validatingwebhookconfiguration;
 pub(crate) mod webhook;
+mod webhookconfiguration;
+
+const GROUP: &str = "admissionregistration.k8s.io";
 
 /// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
     vec![
-        mutatingadmissionpolicy::kind(),
-        mutatingadmissionpolicybinding::kind(),
-        mutatingwebhookconfiguration::kind(),
-        validatingadmissionpolicy::kind(),
-        validatingadmissionpolicybinding::kind(),
-        validatingwebhookconfiguration::kind(),
+        admissionpolicy::mutating(),
+        admissionpolicybinding::mutating(),
+        webhookconfiguration::mutating(),
+        admissionpolicy::validating(),
+        admissionpolicybinding::validating(),
+        webhookconfiguration::validating(),
     ]
 }
 

@@ -1,14 +1,12 @@
-//! The shared parts of the two webhook configurations: defaults, rules and the row. The rules of requests are also
+//! The shared parts of the two webhook configurations: defaults and rules. The rules of requests are also
 //! those of policies.
 
 use std::collections::BTreeSet;
 
 use corten_meta::field::FieldError;
 use corten_meta::{Value, names};
-use jiff::Timestamp;
 use serde_json::json;
 
-use crate::cells::{age, count, list, name};
 use crate::check::{At, Errors};
 use crate::defaulting::{default_at, items};
 use crate::rules::Site;
@@ -61,9 +59,13 @@ pub(crate) fn webhook_name(at: &At<'_>, errors: &mut Errors) {
 }
 
 pub(crate) fn review_versions(versions: &At<'_>, errors: &mut Errors) {
-    if !versions.must_say(errors, "must specify one of v1, v1beta1") {
-        return;
+    if versions.must_say(errors, "must specify one of v1, v1beta1") {
+        known_versions(versions, errors);
     }
+}
+
+/// Validates the review versions of a webhook, of which the server must know one.
+pub(crate) fn known_versions(versions: &At<'_>, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
     for version in versions.items() {
         if seen.insert(version.text()) {
@@ -178,9 +180,4 @@ pub(crate) fn matched_resources(resources: &At<'_>, errors: &mut Errors) {
         let detail = "if '*' is present, must not specify other resources without subresources";
         errors.push(resources.invalid(detail));
     }
-}
-
-/// Returns name, number of webhooks, age.
-pub(super) fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
-    vec![name(object), count(list(object, "/webhooks")), age(object, now)]
 }

@@ -7,7 +7,7 @@ use corten_meta::field::{FieldError, Path};
 use corten_meta::{Value, names};
 
 use super::approval::{self, Approval};
-use crate::admissionregistration::webhook::validate_client;
+use crate::admissionregistration::webhook::{known_versions, validate_client};
 use crate::check::{At, Errors};
 use crate::rules;
 
@@ -230,19 +230,8 @@ fn validate_conversion(conversion: &At<'_>, errors: &mut Errors) {
     } else {
         errors.push(client.required("required when strategy is set to Webhook"));
     }
-    if !versions.must(errors) {
-        return;
-    }
-    let mut seen = BTreeSet::new();
-    for version in versions.items() {
-        if seen.insert(version.text()) {
-            version.follows_also_empty(errors, names::dns1035_label);
-        } else {
-            errors.push(version.invalid("duplicate version"));
-        }
-    }
-    if !versions.texts().any(|version| ["v1", "v1beta1"].contains(&version)) {
-        errors.push(versions.invalid("must include at least one of v1, v1beta1"));
+    if versions.must(errors) {
+        known_versions(&versions, errors);
     }
 }
 
