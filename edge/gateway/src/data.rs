@@ -27,6 +27,8 @@ pub const LEASE_SECONDS: i64 = 40;
 const RENEW_PERIOD: Duration = Duration::from_secs(10);
 /// Changes that come within this time are resolved together.
 const SETTLE: Duration = Duration::from_millis(5);
+/// The pause before ports that could not be bound are tried again.
+const RETRY: Duration = Duration::from_secs(1);
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// The listeners whose ports cannot be bound, once a configuration is served.
@@ -59,14 +61,13 @@ pub async fn run(node: String, client: Client, data: Arc<dyn DataHalf>, shutdown
     let reporter = tokio::spawn(report.clone().run(shutdown.clone()));
     let mut served: BTreeMap<BackendKey, Endpoints> = BTreeMap::new();
     let bell = world.bell().clone();
-    let mut is_first = true;
+    let mut is_stale = true;
     while !shutdown.is_cancelled() {
         let mut services = BTreeSet::new();
         while let Some(change) = changed_slices.try_next() {
             services.extend([&change.old, &change.new].into_iter().flatten().filter_map(service_of));
         }
-        if world.take_changes() || is_first {
-            is_first = false;
+        if world.take_changes() || is_stale {
             let resolved = resolve::resolve(world.objects(), "");
             world.follow(&resolved.references);
             // Endpoints come before the routes that name them, so that no request finds none.
@@ -75,6 +76,7 @@ pub async fn run(node: String, client: Client, data: Arc<dyn DataHalf>, shutdown
                 set_endpoints(&*data, world.objects(), &slices, backend, &mut served);
             }
             let failed = data.apply(&resolved.configuration).await;
+            is_stale = !failed.is_empty();
             report.set(resolved.complete, &failed);
         } else if !services.is_empty() {
             let backends: Vec<BackendKey> =
@@ -85,6 +87,7 @@ pub async fn run(node: String, client: Client, data: Arc<dyn DataHalf>, shutdown
         }
         tokio::select! {
             () = bell.notified() => tokio::time::sleep(SETTLE).await,
+            () = tokio::time::sleep(RETRY), if is_stale => {}
             () = shutdown.cancelled() => break,
         }
     }

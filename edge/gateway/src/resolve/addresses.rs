@@ -184,7 +184,7 @@ pub fn allocate(services: &Store<ServiceSpec>, wanted: &[WantedService], range: 
         let current = bind_ports(services, &service.key);
         let mut ports = BTreeMap::new();
         for port in &service.ports {
-            let free = || (range.first..=range.last).find(|number| !taken.contains(number));
+            let free = || candidates(&service.key, *port, range).find(|number| !taken.contains(number));
             if let Some(number) = current.get(port).copied().or_else(free) {
                 taken.insert(number);
                 ports.insert(*port, number);
@@ -196,6 +196,16 @@ pub fn allocate(services: &Store<ServiceSpec>, wanted: &[WantedService], range: 
         }
     }
     allocated
+}
+
+/// Returns the ports of the range, beginning at a place that the Service decides: a port that was just given up still
+/// has connections that end, so the next Service should not get it.
+fn candidates(service: &Key, port: WantedPort, range: PortRange) -> impl Iterator<Item = u16> {
+    let digest = Sha256::digest(format!("{service} {}", port.name()).as_bytes());
+    let seed = digest.iter().take(4).fold(0_u32, |seed, byte| (seed << 8) | u32::from(*byte));
+    let size = u32::from(range.last - range.first) + 1;
+    let first = range.first + u16::try_from(seed % size).unwrap_or_default();
+    (first..=range.last).chain(range.first..first)
 }
 
 fn service_object(service: &WantedService, ports: &BTreeMap<WantedPort, u16>) -> Value {
