@@ -22,6 +22,7 @@ mod garbage_collector;
 mod horizontal_pod_autoscaler;
 mod job;
 mod legacy_token;
+mod load_balancer;
 mod local_volumes;
 mod measured;
 mod metrics;
@@ -34,7 +35,6 @@ mod resourcequota;
 mod root_ca;
 pub mod runtime;
 mod service_cidr;
-mod service_load_balancer;
 mod serviceaccount;
 mod serviceaccount_token;
 mod statefulset;
@@ -57,11 +57,11 @@ use tokio_util::sync::CancellationToken;
 pub use certificates::{KubeletServing, NodeComponent, SigningAuthorities, SigningAuthority};
 pub use cidr::Cidr;
 pub use cronjob::schedule::Schedule;
+pub use load_balancer::{AddressRange, LoadBalancerAddresses};
 pub use local_volumes::PROVISIONER as LOCAL_PROVISIONER;
 pub use measured::Measured;
 pub use metrics::FAMILIES as METRICS;
 pub use runtime::Clients;
-pub use service_load_balancer::{AddressRange, LoadBalancerAddresses};
 pub use volume_binding::{Recycler, Recyclers};
 
 use certificates::{CertificateController, Signers};
@@ -128,6 +128,8 @@ pub struct Config {
     pub certificate_lifetime: Duration,
     /// The address pools for Services of type LoadBalancer. With none, another component assigns their addresses.
     pub load_balancer: Option<LoadBalancerAddresses>,
+    /// Whether the API server has the CustomResourceDefinition of AddressPools, which give addresses too.
+    pub address_pools: bool,
     /// Whether to provision volumes on the nodes' own disks for claims of StorageClasses with the provisioner
     /// `corten/local-path`.
     pub local_volumes: bool,
@@ -158,6 +160,7 @@ impl Default for Config {
             kubelet_serving: None,
             certificate_lifetime: Duration::from_secs(365 * 24 * 60 * 60),
             load_balancer: None,
+            address_pools: false,
             local_volumes: false,
             recyclers: Recyclers::default(),
             controllers: vec!["*".to_owned()],

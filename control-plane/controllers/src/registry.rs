@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use crate::runtime::Decide;
 use crate::{
-    Cidr, Config, Error, attach_detach, bootstrap_token, certificates, clusterrole_aggregation, cronjob, daemonset,
-    deployment, device_taint_eviction, disruption, endpoints, ephemeral_volume, job, legacy_token, local_volumes, node,
-    replicaset, resourceclaim, root_ca, service_cidr, service_load_balancer, serviceaccount, statefulset,
-    storage_protection, ttl_after_finished, volume_binding, volume_expansion,
+    AddressRange, Cidr, Config, Error, LoadBalancerAddresses, attach_detach, bootstrap_token, certificates,
+    clusterrole_aggregation, cronjob, daemonset, deployment, device_taint_eviction, disruption, endpoints,
+    ephemeral_volume, job, legacy_token, load_balancer, local_volumes, node, replicaset, resourceclaim, root_ca,
+    service_cidr, serviceaccount, statefulset, storage_protection, ttl_after_finished, volume_binding,
+    volume_expansion,
 };
 
 /// Controllers that work on all resources, or that make no plans; each has a task of its own.
@@ -190,10 +191,33 @@ fn services(config: &Config) -> Vec<Named> {
         ("service-cidr-controller", "ipaddresses", Arc::new(service_cidr::ServiceCidrController)),
     ];
     if let Some(addresses) = &config.load_balancer {
-        let balancer = service_load_balancer::ServiceLoadBalancerController { addresses: addresses.clone() };
+        let balancer = load_balancer::ServiceLoadBalancerController {
+            addresses: addresses.clone(),
+            has_pools: config.address_pools,
+            reserved: pod_ranges(config),
+        };
         all.push((SERVICE_LB, "service", Arc::new(balancer)));
+        if config.address_pools {
+            all.push((SERVICE_LB, "address_pool", Arc::new(address_pools(config, addresses))));
+        }
     }
     all
+}
+
+fn address_pools(config: &Config, addresses: &LoadBalancerAddresses) -> load_balancer::AddressPoolController {
+    load_balancer::AddressPoolController {
+        configured: match addresses {
+            LoadBalancerAddresses::Nodes { .. } => None,
+            LoadBalancerAddresses::Pool(ranges) => Some(ranges.clone()),
+        },
+        reserved: pod_ranges(config),
+    }
+}
+
+/// Returns the pod CIDRs as ranges.
+fn pod_ranges(config: &Config) -> Vec<AddressRange> {
+    let pods = config.cluster_cidr.iter().flat_map(|ranges| ranges.split(','));
+    pods.filter_map(AddressRange::parse).collect()
 }
 
 fn storage(config: &Config) -> Vec<Named> {

@@ -64,8 +64,8 @@ pub use kind::{
 pub use metrics::metrics_kinds;
 pub use network::podaddress::PLURAL as POD_ADDRESSES;
 pub use network::{
-    ADDRESS_POOLS, AddressPool, AddressRange, Advertisement, BGP_NAMESPACE, BGP_PEERS, BgpPeer, NETWORK_GROUP,
-    NETWORK_VERSION, network_crds, network_kinds,
+    ADDRESS_POOLS, AddressPool, AddressRange, Advertisement, BGP_NAMESPACE, BGP_PEERS, BgpPeer, LOAD_BALANCER_CLASS,
+    NETWORK_GROUP, NETWORK_VERSION, network_crds, network_kinds,
 };
 pub use registry::{by_gvk, kinds, lookup};
 pub(crate) use rule_code::rule_in_code;

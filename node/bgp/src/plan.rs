@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use corten_api::{AddressPool, Advertisement};
+use corten_api::{AddressPool, Advertisement, LOAD_BALANCER_CLASS};
 use corten_meta::{Key, Value};
 
 use crate::message::LargeCommunity;
@@ -31,7 +31,8 @@ impl Balancer {
     /// Returns the balancer of a Service; `None` if it has no address.
     pub fn of(service: &Value) -> Option<Balancer> {
         let string = |pointer: &str| service.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        if string("/spec/type") != "LoadBalancer" {
+        let is_of_class = ["", LOAD_BALANCER_CLASS].contains(&string("/spec/loadBalancerClass"));
+        if string("/spec/type") != "LoadBalancer" || !is_of_class {
             return None;
         }
         let ingress = service.pointer("/status/loadBalancer/ingress").and_then(Value::as_array)?;

@@ -153,6 +153,7 @@ impl Scene {
                 let kept_ports = value.split(',').filter_map(|port| port.parse().ok()).collect();
                 self.config.load_balancer = Some(LoadBalancerAddresses::Nodes { kept_ports });
             }
+            "address-pools" => self.config.address_pools = true,
             "load-balancer-pool" => {
                 let range = AddressRange::parse(value).ok_or("no range of addresses")?;
                 self.config.load_balancer = Some(LoadBalancerAddresses::Pool(vec![range]));

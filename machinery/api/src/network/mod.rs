@@ -19,6 +19,8 @@ pub use bgp_peer::{BGP_NAMESPACE, BGP_PEERS, BgpPeer};
 
 /// The name of the group.
 pub const NETWORK_GROUP: &str = "network.corten.dev";
+/// The class of Services whose addresses come from AddressPools, beside those without a class.
+pub const LOAD_BALANCER_CLASS: &str = "network.corten.dev/load-balancer";
 /// The version of its custom resources.
 pub const NETWORK_VERSION: &str = "v1beta1";
 

@@ -21,7 +21,8 @@ impl Claim {
     /// Returns the claim of a Service; `None` without an address of the pool.
     pub fn of(service: &Value, in_pool: impl Fn(IpAddr) -> bool) -> Option<Claim> {
         let string = |pointer: &str| service.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        if string("/spec/type") != "LoadBalancer" || service.pointer("/spec/loadBalancerClass").is_some() {
+        let is_of_class = ["", corten_api::LOAD_BALANCER_CLASS].contains(&string("/spec/loadBalancerClass"));
+        if string("/spec/type") != "LoadBalancer" || !is_of_class {
             return None;
         }
         let ingress = service.pointer("/status/loadBalancer/ingress").and_then(Value::as_array)?;

@@ -17,7 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use corten_client::{Caches, Client};
+use corten_api::{ADDRESS_POOLS, AddressPool, NETWORK_GROUP, NETWORK_VERSION};
+use corten_client::{Cache, Caches, Change, Client, Resource, Subscription};
 use corten_meta::Key;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -44,13 +45,15 @@ pub struct Config {
     pub node_name: String,
     /// The ranges of the pool, both ends included.
     pub pool: Vec<(IpAddr, IpAddr)>,
+    /// Whether the API server has AddressPools, whose addresses are held too.
+    pub has_pools: bool,
     /// The link that holds the addresses. Default `corten.lb`.
     pub link: String,
 }
 
 impl Config {
     pub fn new(node_name: impl Into<String>, pool: Vec<(IpAddr, IpAddr)>) -> Config {
-        Config { node_name: node_name.into(), pool, link: "corten.lb".to_owned() }
+        Config { node_name: node_name.into(), pool, has_pools: false, link: "corten.lb".to_owned() }
     }
 
     fn in_pool(&self, address: IpAddr) -> bool {
@@ -66,10 +69,14 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     let services = caches.of::<Service>();
     let nodes = caches.of::<Node>();
     let slices = caches.of::<EndpointSlice>();
+    let resource = Resource::new(NETWORK_GROUP, NETWORK_VERSION, ADDRESS_POOLS, false);
+    let pools = config.has_pools.then(|| caches.dynamic(&resource));
     caches.synced().await;
     let mut of_services = services.subscribe();
     let mut of_nodes = nodes.subscribe();
     let mut of_slices = slices.subscribe();
+    let mut of_pools = pools.as_ref().map(|pools| pools.subscribe());
+    let static_config = config;
     let links = Links::open()?;
     // The addresses of an earlier run are unknown: the first pass adopts or deletes them.
     let mut held = None;
@@ -77,6 +84,8 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     renewal.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         while of_services.try_next().is_some() || of_nodes.try_next().is_some() || of_slices.try_next().is_some() {}
+        while of_pools.as_mut().is_some_and(|pools| pools.try_next().is_some()) {}
+        let config = with_pools(&static_config, pools.as_deref());
         if shutdown.is_cancelled() {
             break;
         }
@@ -96,12 +105,30 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
             change = of_services.next() => if change.is_none() { break },
             change = of_nodes.next() => if change.is_none() { break },
             change = of_slices.next() => if change.is_none() { break },
+            change = next_of(&mut of_pools) => if change.is_none() { break },
             _ = renewal.tick() => held = None,
             () = tokio::time::sleep(RETRY), if !complete => {}
             () = shutdown.cancelled() => break,
         }
     }
-    cleanup(&config).await
+    cleanup(&with_pools(&static_config, pools.as_deref())).await
+}
+
+/// Returns the settings with the ranges of the AddressPools that are announced on the link.
+fn with_pools(config: &Config, pools: Option<&Cache>) -> Config {
+    let objects = pools.map(Cache::all).unwrap_or_default();
+    let pools = objects.iter().filter_map(|object| AddressPool::of(&object.value()).ok()).filter(|pool| pool.l2);
+    let mut config = config.clone();
+    config.pool.extend(pools.flat_map(|pool| pool.ranges).map(|range| range.bounds()));
+    config
+}
+
+/// Waits for a change; forever if there is nothing to follow.
+async fn next_of(subscription: &mut Option<Subscription>) -> Option<Change> {
+    match subscription {
+        Some(subscription) => subscription.next().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Releases every address of a node that is removed.

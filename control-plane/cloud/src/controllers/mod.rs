@@ -1,0 +1,80 @@
+//! The four controllers: each decides by a pure function; one place carries out what they decide.
+
+pub mod node;
+pub mod node_lifecycle;
+pub mod route;
+pub mod service;
+
+use corten_meta::Key;
+use serde_json::Value;
+
+use crate::provider::{Balancer, Route};
+
+/// A write to the API, or a call to the cloud. They are carried out in order; a failure ends the list, and the next
+/// reconcile begins anew.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// A JSON merge patch of a Node or a Service; its precondition is a resourceVersion or uid inside.
+    Patch { kind: Kind, key: Key, patch: Value, is_status: bool },
+    DeleteNode { name: String, uid: String },
+    Event(Event),
+    /// Makes a load balancer, and writes its addresses into the Service's status.
+    EnsureBalancer { wanted: Balancer, service: Box<Value> },
+    /// Changes the nodes of a load balancer.
+    UpdateBalancer(Balancer),
+    DeleteBalancer { name: String },
+    CreateRoute(Route),
+    DeleteRoute(Route),
+}
+
+/// The kinds that the controllers write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Node,
+    Service,
+}
+
+/// An event about an object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    pub kind: Kind,
+    pub key: Key,
+    pub uid: String,
+    pub is_warning: bool,
+    pub reason: &'static str,
+    pub message: String,
+}
+
+impl Event {
+    /// Returns an event about an object.
+    pub fn about(kind: Kind, object: &Value, is_warning: bool, reason: &'static str, message: impl Into<String>) -> Event {
+        let uid = string(object, "/metadata/uid").to_owned();
+        Event { kind, key: key(object), uid, is_warning, reason, message: message.into() }
+    }
+}
+
+pub(crate) fn key(object: &Value) -> Key {
+    Key::new(corten_meta::namespace(object), corten_meta::name(object))
+}
+
+pub(crate) fn string<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+pub(crate) fn list<'a>(object: &'a Value, pointer: &str) -> impl Iterator<Item = &'a Value> {
+    object.pointer(pointer).and_then(Value::as_array).into_iter().flatten()
+}
+
+/// Reports whether the Ready condition of a node is true.
+pub(crate) fn is_ready(node: &Value) -> bool {
+    list(node, "/status/conditions").any(|one| one["type"] == "Ready" && one["status"] == "True")
+}
+
+/// Returns the taints of a node without those of a key.
+fn taints_without(node: &Value, key: &str) -> Vec<Value> {
+    list(node, "/spec/taints").filter(|taint| taint["key"] != key).cloned().collect()
+}
+
+fn has_taint(node: &Value, key: &str) -> bool {
+    list(node, "/spec/taints").any(|taint| taint["key"] == key)
+}
