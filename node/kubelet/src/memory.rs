@@ -211,12 +211,7 @@ impl Static {
             };
             entries[uid][container] = blocks.iter().map(block).collect();
         }
-        let text = json!({"policyName": "Static", "entries": entries}).to_string();
-        let new = self.file.with_extension("new");
-        let directory = self.file.parent().unwrap_or(&self.file);
-        fs::create_dir_all(directory).map_err(Error::file("create", directory))?;
-        fs::write(&new, text).map_err(Error::file("write", &new))?;
-        fs::rename(&new, &self.file).map_err(Error::file("write", &self.file))
+        crate::cpus::write_state(&self.file, &json!({"policyName": "Static", "entries": entries}))
     }
 
     fn lock(&self) -> MutexGuard<'_, Assignments> {

@@ -1,6 +1,7 @@
 //! The summary API, `stats/v1alpha1`: names and units are upstream's. An unknown value is absent, never zero. Plain
 //! data; nothing here measures.
 
+use corten_meta::Value;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
@@ -31,6 +32,26 @@ pub struct Summary {
     pub pods: Vec<PodStats>,
 }
 
+impl Summary {
+    /// Returns the document, without unknown values.
+    pub fn to_value(&self) -> serde_json::Result<Value> {
+        let mut value = serde_json::to_value(self)?;
+        remove_nulls(&mut value);
+        Ok(value)
+    }
+}
+
+fn remove_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, value| !value.is_null());
+            fields.values_mut().for_each(remove_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_nulls),
+        _ => {}
+    }
+}
+
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeStats {
@@ -38,19 +59,12 @@ pub struct NodeStats {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub system_containers: Vec<ContainerStats>,
     pub start_time: Time,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuStats>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStats>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkStats>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub fs: Option<FsStats>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime: Option<RuntimeStats>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rlimit: Option<RlimitStats>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub swap: Option<SwapStats>,
 }
 
@@ -64,9 +78,7 @@ pub struct RlimitStats {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RuntimeStats {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub image_fs: Option<FsStats>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub container_fs: Option<FsStats>,
 }
 
@@ -76,19 +88,15 @@ pub struct PodStats {
     pub pod_ref: PodReference,
     pub start_time: Time,
     pub containers: Vec<ContainerStats>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuStats>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStats>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkStats>,
     #[serde(skip_serializing_if = "Vec::is_empty", rename = "volume")]
     pub volumes: Vec<VolumeStats>,
-    #[serde(skip_serializing_if = "Option::is_none", rename = "ephemeral-storage")]
+    #[serde(rename = "ephemeral-storage")]
     pub ephemeral_storage: Option<FsStats>,
-    #[serde(skip_serializing_if = "Option::is_none", rename = "process_stats")]
+    #[serde(rename = "process_stats")]
     pub process_stats: Option<ProcessStats>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub swap: Option<SwapStats>,
 }
 
@@ -109,15 +117,10 @@ pub struct ProcessStats {
 pub struct ContainerStats {
     pub name: String,
     pub start_time: Time,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuStats>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStats>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rootfs: Option<FsStats>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub logs: Option<FsStats>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub swap: Option<SwapStats>,
     /// The id for `/metrics/cadvisor`; not part of the summary.
     #[serde(skip)]
@@ -128,9 +131,7 @@ pub struct ContainerStats {
 #[serde(rename_all = "camelCase")]
 pub struct CpuStats {
     pub time: Time,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub usage_nano_cores: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub usage_core_nano_seconds: Option<u64>,
 }
 
@@ -138,17 +139,11 @@ pub struct CpuStats {
 #[serde(rename_all = "camelCase")]
 pub struct MemoryStats {
     pub time: Time,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub available_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub usage_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub working_set_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rss_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub page_faults: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub major_page_faults: Option<u64>,
 }
 
@@ -156,9 +151,7 @@ pub struct MemoryStats {
 #[serde(rename_all = "camelCase")]
 pub struct SwapStats {
     pub time: Time,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub swap_available_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub swap_usage_bytes: Option<u64>,
 }
 
@@ -185,17 +178,11 @@ pub struct NetworkStats {
 #[serde(rename_all = "camelCase")]
 pub struct FsStats {
     pub time: Time,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub available_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub used_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub inodes_free: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub inodes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub inodes_used: Option<u64>,
     /// The used and available bytes together; not part of the summary.
     #[serde(skip)]
@@ -208,7 +195,7 @@ pub struct VolumeStats {
     #[serde(flatten)]
     pub fs: FsStats,
     pub name: String,
-    #[serde(skip_serializing_if = "Option::is_none", rename = "pvcRef")]
+    #[serde(rename = "pvcRef")]
     pub claim: Option<ClaimReference>,
 }
 

@@ -247,17 +247,21 @@ impl Static {
         for ((uid, container), cpus) in assignments {
             entries[uid][container] = set::format(cpus).into();
         }
-        let text = json!({"policyName": "static", "entries": entries}).to_string();
-        let new = self.file.with_extension("new");
-        let directory = self.file.parent().unwrap_or(&self.file);
-        fs::create_dir_all(directory).map_err(Error::file("create", directory))?;
-        fs::write(&new, text).map_err(Error::file("write", &new))?;
-        fs::rename(&new, &self.file).map_err(Error::file("write", &self.file))
+        crate::cpus::write_state(&self.file, &json!({"policyName": "static", "entries": entries}))
     }
 
     fn lock(&self) -> MutexGuard<'_, Assignments> {
         self.assignments.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Replaces the state file of a resource manager.
+pub fn write_state(file: &Path, state: &Value) -> Result<()> {
+    let new = file.with_extension("new");
+    let directory = file.parent().unwrap_or(file);
+    fs::create_dir_all(directory).map_err(Error::file("create", directory))?;
+    fs::write(&new, state.to_string()).map_err(Error::file("write", &new))?;
+    fs::rename(&new, file).map_err(Error::file("write", file))
 }
 
 /// Returns the CPUs that init containers of the pod had and no later container has: the next one reuses them.

@@ -47,7 +47,7 @@ pub async fn summary(state: &Arc<State>, query: Option<&str>) -> Response<Body> 
     let brief = query::flag(&query::pairs(query), &["only_cpu_and_memory"]);
     let detail = if brief { Detail::CpuAndMemory } else { Detail::All };
     let summary = state.collector.summary(detail).await;
-    match summary.map(serde_json::to_value) {
+    match summary.map(|summary| summary.to_value()) {
         Ok(Ok(summary)) => json_answer(&summary),
         Ok(Err(error)) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use corten_api::k8s_openapi::api::core::v1::{ConfigMap, ConfigMapVolumeSource, KeyToPath};
 
-use super::{Context, Payload, mode, project_keys};
-use crate::error::{Error, Result};
-use crate::pod::spec;
+use super::{Context, Payload, mode, project_keys, read};
+use crate::error::Result;
 
 pub async fn payload(context: &Context<'_>, source: &ConfigMapVolumeSource) -> Result<Payload> {
     let default_mode = mode(source.default_mode, 0o644);
@@ -20,11 +19,7 @@ pub async fn project(
     default_mode: u32,
     optional: bool,
 ) -> Result<Payload> {
-    let object: ConfigMap = match context.client.get(spec::namespace(context.pod), name).await.map_err(Error::from) {
-        Ok(object) => object,
-        Err(error) if error.is_not_found() && optional => return Ok(Payload::new()),
-        Err(error) => return Err(error),
-    };
+    let Some(object) = read::<ConfigMap>(context, name, optional).await? else { return Ok(Payload::new()) };
     let mut data: BTreeMap<String, Vec<u8>> =
         object.data.into_iter().flatten().map(|(key, text)| (key, text.into_bytes())).collect();
     data.extend(object.binary_data.into_iter().flatten().map(|(key, bytes)| (key, bytes.0)));

@@ -24,6 +24,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{KeyToPath, Pod, Volume};
 use corten_client::Client;
 use jiff::Timestamp;
@@ -218,6 +219,15 @@ fn write_payload(
 
 fn mode(mode: Option<i32>, default: u32) -> u32 {
     mode.and_then(|mode| u32::try_from(mode).ok()).unwrap_or(default) & 0o777
+}
+
+/// Reads a ConfigMap or Secret; `None` if it is optional and does not exist.
+async fn read<K: Typed>(context: &Context<'_>, name: &str, optional: bool) -> Result<Option<K>> {
+    match context.client.get(spec::namespace(context.pod), name).await.map_err(Error::from) {
+        Ok(object) => Ok(Some(object)),
+        Err(error) if error.is_not_found() && optional => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Returns the keys of a ConfigMap or Secret as files: all of them, or those in `items`.
