@@ -50,7 +50,13 @@ fn program(variable: &str, name: &str) -> Result<PathBuf> {
 }
 
 fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+    free_ports(1)?.first().copied().context("there is no free port")
+}
+
+/// Returns free ports, each once: all are taken at the same time.
+fn free_ports(count: usize) -> Result<Vec<u16>> {
+    let taken = (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).collect::<std::io::Result<Vec<_>>>()?;
+    taken.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
 }
 
 /// A process that does not outlive the run.
@@ -80,10 +86,7 @@ struct Etcd {
 
 impl Etcd {
     fn start(binary: &Path, folder: &Path) -> Result<Etcd> {
-        let mut ports = Vec::new();
-        for _ in 0..MEMBERS {
-            ports.push([free_port()?, free_port()?]);
-        }
+        let ports: Vec<[u16; 2]> = free_ports(MEMBERS * 2)?.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
         let all: Vec<String> =
             ports.iter().enumerate().map(|(i, [_, peer])| format!("m{i}=http://127.0.0.1:{peer}")).collect();
         let mut members = Vec::new();
@@ -155,7 +158,7 @@ impl Server {
             .arg(format!("--secure-port={port}"))
             .arg(format!("--cert-dir={}", folder.join("theirs").display()))
             .arg(file("client-ca-file", "ca.crt"))
-            .arg(file("service-account-key-file", "sa.key"))
+            .arg(format!("--service-account-key-file={}", public_key(&pki.join("sa.key"), folder)?.display()))
             .arg(file("service-account-signing-key-file", "sa.key"))
             .args(["--etcd-prefix=/theirs", "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
             .args([
@@ -189,6 +192,15 @@ impl Server {
             std::thread::sleep(Duration::from_millis(200));
         }
     }
+}
+
+/// Writes the public half of a key: upstream's server does not take it from a private key in PKCS #8.
+fn public_key(private: &Path, folder: &Path) -> Result<PathBuf> {
+    let public = folder.join("sa.pub");
+    let mut command = Command::new("openssl");
+    command.args(["pkey", "-pubout", "-in"]).arg(private).arg("-out").arg(&public);
+    ensure!(command.status().context("openssl cannot be run")?.success(), "openssl cannot read {}", private.display());
+    Ok(public)
 }
 
 /// Returns a kubeconfig for another server with the same client certificate. Its serving certificate is self-signed.

@@ -56,9 +56,10 @@ fn object_seeds() -> Vec<Vec<u8>> {
     let crd =
         br#"{"apiVersion":"apiextensions.k8s.io/v1beta1","kind":"CustomResourceDefinition","spec":{"group":"e.io",
         "version":"v1","names":{"kind":"Foo","plural":"foos"},"validation":{"openAPIV3Schema":{"type":"object"}}}}"#;
+    let schema = corten_api::by_gvk("", "v1", "Pod").map(|kind| kind.schema.clone()).unwrap_or_default();
     let seed = |group: &str, kind: &str, stored: &[u8]| [&[number(group, kind)], stored].concat();
     vec![
-        seed("", "Pod", &corten_protobuf::encode_any(&pod).unwrap_or_default()),
+        seed("", "Pod", &corten_apiserver::fuzz::to_protobuf(&pod, &schema)),
         seed("autoscaling", "HorizontalPodAutoscaler", scaler),
         seed("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration", level),
         seed("apiextensions.k8s.io", "CustomResourceDefinition", crd),
