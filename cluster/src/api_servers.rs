@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::directories::Directories;
-use crate::join::discovery;
+use crate::key_hash;
 use crate::pki::write_private;
 use crate::tasks::Tasks;
 
@@ -67,7 +67,7 @@ impl ApiServers {
         let first = host_and_port(&https.server);
         let first = first.with_context(|| format!("{} names no server", kubeconfig.display()))?;
         let authority = crate::kubeconfig::authority(kubeconfig)?;
-        let cluster = discovery::hash(&authority)?;
+        let cluster = key_hash::hash(&authority)?;
         let (sender, receiver) = watch::channel(remembered(&file, &cluster));
         let config = Config::new(node, vec![first], receiver, check(authority));
         let loopback = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));

@@ -75,7 +75,7 @@ fn three_servers_outlive_one_and_take_a_machine_of_its_name_in_its_place() {
     one.kubectl_until(&["create", "configmap", "written-by-others"], |text| text.contains("created"));
     signal_etcd(&one, "-CONT");
     members(&one, &["one", "three", "two"]);
-    // What machines find the cluster by is still the server that was there first.
+    // Machines that join still find the cluster by the server that was there first.
     let published = ["get", "configmap", "-n", "kube-public", "cluster-info", "-o", "jsonpath={.data.kubeconfig}"];
     let info = two.kubectl(&published);
     assert!(info.contains("https://10.88.0.2:6443"), "{info}");
