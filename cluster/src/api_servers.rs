@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::DEFAULT_PORT;
 use crate::directories::Directories;
-use crate::join::discovery;
+use crate::key_hash;
 use crate::pki::write_private;
 use crate::tasks::Tasks;
 
@@ -73,7 +73,7 @@ impl ApiServers {
         let first = host_and_port(&https.server);
         let first = first.with_context(|| format!("{} names no server", kubeconfig.display()))?;
         let port = first.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or(DEFAULT_PORT);
-        let cluster = discovery::hash(&crate::kubeconfig::authority(kubeconfig)?)?;
+        let cluster = key_hash::hash(&crate::kubeconfig::authority(kubeconfig)?)?;
         let (sender, receiver) = watch::channel(remembered(&file, &cluster));
         let authority = https.ca.context("the kubeconfig has no CA")?;
         let config = Config::new(node, vec![first], receiver, check(authority));

@@ -25,6 +25,7 @@ mod flag_values;
 pub mod fuzz;
 mod instance;
 mod join;
+mod key_hash;
 mod kubeconfig;
 mod kubelet_options;
 mod listeners;

@@ -9,9 +9,10 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use corten_client::{Client, HttpsConfig};
 use corten_meta::{Value, decode_yaml};
-use ring::{digest, hmac};
+use ring::hmac;
 
 use crate::cli;
+pub use crate::key_hash::hash;
 use crate::pki::rotation;
 
 pub const CLUSTER_INFO: &str = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
@@ -96,14 +97,6 @@ pub fn is_pinned(authority: &str, hashes: &[String]) -> Result<bool> {
         ensure!(pinned.starts_with("sha256:"), "{pinned:?} is not of the form sha256:<hexadecimal digits>");
     }
     Ok(hashes.iter().any(|pinned| own.iter().any(|own| pinned.eq_ignore_ascii_case(own))))
-}
-
-/// Returns the hash of a CA's public key, in the form of `--discovery-token-ca-cert-hash`.
-pub fn hash(authority: &str) -> Result<String> {
-    let (_, pem) = x509_parser::pem::parse_x509_pem(authority.as_bytes()).context("the authority is no certificate")?;
-    let certificate = pem.parse_x509().context("the authority is no certificate")?;
-    let digest = digest::digest(&digest::SHA256, certificate.public_key().raw);
-    Ok(format!("sha256:{}", digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<String>()))
 }
 
 #[cfg(test)]

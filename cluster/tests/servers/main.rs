@@ -15,7 +15,7 @@ use corten_members::Members;
 use faults::{Length, Run, World};
 use machines::{Agent, CORTEN, credentials, etcd, join, known_servers, members, refusal, signal_etcd, words};
 use testkit::cluster::Cluster;
-use testkit::wait;
+use testkit::{tools, wait};
 
 #[test]
 fn three_servers_outlive_one_and_take_a_machine_of_its_name_in_its_place() {
@@ -75,7 +75,7 @@ fn three_servers_outlive_one_and_take_a_machine_of_its_name_in_its_place() {
     one.kubectl_until(&["create", "configmap", "written-by-others"], |text| text.contains("created"));
     signal_etcd(&one, "-CONT");
     members(&one, &["one", "three", "two"]);
-    // What machines find the cluster by is still the server that was there first.
+    // Machines that join still find the cluster by the server that was there first.
     let published = ["get", "configmap", "-n", "kube-public", "cluster-info", "-o", "jsonpath={.data.kubeconfig}"];
     let info = two.kubectl(&published);
     assert!(info.contains("https://10.88.0.2:6443"), "{info}");
@@ -236,4 +236,58 @@ fn a_rolling_restart_fails_no_request() {
     let Some(etcd) = etcd() else { return };
     let world = World::new(&etcd, &[]);
     faults::rolling_restart(&world, 1, number("FAULTS_RATE").unwrap_or(150));
+}
+
+/// Runs busybox on a machine.
+fn busybox(on: &Cluster, arguments: &[&str]) -> bool {
+    on.machine.command(&tools::busybox()).args(arguments).output().unwrap().status.success()
+}
+
+/// Waits until `corten status` of a server shows these words.
+fn status_until(on: &Cluster, expected: &str) {
+    wait::until(&format!("{expected:?} in the status"), wait::BOUND, || {
+        let output = on.corten_command(&["status"]).output().map_err(|error| error.to_string())?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        if text.contains(expected) { Ok(()) } else { Err(format!("{text}{errors}")) }
+    });
+}
+
+#[test]
+fn a_server_with_a_full_disk_says_so_and_heals_when_there_is_room() {
+    let Some(etcd) = etcd() else { return };
+    let etcd = etcd.to_str().unwrap();
+    let one = Cluster::machine(CORTEN);
+    one.start(&["--cluster-init", "--node-name", "one", "--etcd-binary", etcd]);
+    let two = Cluster::machine(CORTEN);
+    one.machine.connect(&two.machine, "10.88.0.3");
+    join(&two, &one, "two", etcd, &[]);
+    let three = Cluster::machine(CORTEN);
+    two.machine.connect(&three.machine, "10.88.0.4");
+    let data = three.data_dir();
+    std::fs::create_dir_all(&data).unwrap();
+    assert!(busybox(&three, &["mount", "-t", "tmpfs", "-o", "size=400m,mode=0700", "tmpfs", data.to_str().unwrap()]));
+    join(&three, &two, "three", etcd, &[]);
+    members(&one, &["one", "three", "two"]);
+
+    // The disk fills up to its last byte, and further objects need more room.
+    let filler = data.join("filler");
+    busybox(&three, &["dd", "if=/dev/zero", &format!("of={}", filler.display()), "bs=64k"]);
+    let payload = one.scratch().join("payload");
+    std::fs::write(&payload, "x".repeat(500_000)).unwrap();
+    let mut number = 0;
+    wait::until("the failure of the member", wait::BOUND, || {
+        number += 1;
+        let source = format!("--from-file={}", payload.display());
+        one.kubectl(&["create", "configmap", &format!("large-{number}"), &source]);
+        let output = one.corten_command(&["status"]).output().map_err(|error| error.to_string())?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if text.contains("2 of 3 members answer; 2 are needed") { Ok(()) } else { Err(text) }
+    });
+    status_until(&three, "its disk is full");
+    one.kubectl(&["create", "configmap", "written-by-the-others"]);
+
+    assert!(busybox(&three, &["rm", filler.to_str().unwrap()]));
+    members(&one, &["one", "three", "two"]);
+    status_until(&three, "3 of 3 members answer; 2 are needed");
 }

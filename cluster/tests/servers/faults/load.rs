@@ -50,6 +50,8 @@ pub struct Load {
     known: Mutex<HashMap<String, Option<u64>>>,
     values: AtomicU64,
     requests: AtomicU64,
+    /// The requests through the balancer.
+    balanced: AtomicU64,
     /// The times of acknowledged writes through the balancer.
     acknowledged: Mutex<Vec<u64>>,
     failures: Mutex<Vec<Failure>>,
@@ -102,6 +104,7 @@ impl Load {
             known: Mutex::default(),
             values: AtomicU64::new(0),
             requests: AtomicU64::new(0),
+            balanced: AtomicU64::new(0),
             acknowledged: Mutex::default(),
             failures: Mutex::default(),
             reached: Mutex::default(),
@@ -121,6 +124,17 @@ impl Load {
 
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
+    }
+
+    pub fn balanced(&self) -> u64 {
+        self.balanced.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, caller: &Caller) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        if caller.is_balanced {
+            self.balanced.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     pub fn acknowledged(&self) -> Vec<u64> {
@@ -167,7 +181,7 @@ impl Load {
 
     async fn change(&self, caller: &Caller, kind: Kind, key: &str, expected: Option<u64>) {
         let value = format!("{}-{}", caller.name, self.values.fetch_add(1, Ordering::Relaxed));
-        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.count(caller);
         let began = self.now();
         let sent = async {
             match kind {
@@ -222,7 +236,7 @@ impl Load {
     }
 
     async fn read(&self, caller: &Caller, key: &str) {
-        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.count(caller);
         let began = self.now();
         let sent = caller.client.find::<ConfigMap>(NAMESPACE, key);
         let answer = tokio::time::timeout(PATIENCE, sent).await.unwrap_or(Err(Error::Timeout(PATIENCE)));
@@ -256,7 +270,7 @@ impl Load {
 
     /// Lists all objects; returns the version of the list.
     async fn list(&self, caller: &Caller) -> Option<u64> {
-        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.count(caller);
         let began = self.now();
         let options = ListOptions::fields("metadata.name!=kube-root-ca.crt");
         let sent = caller.client.list::<ConfigMap>(NAMESPACE, &options);

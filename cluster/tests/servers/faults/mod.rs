@@ -334,6 +334,7 @@ fn summarize(run: &Run, load: &Load, suffered: &[Suffered]) -> Vec<String> {
     );
     let events: usize = history.watches.iter().map(|watch| watch.events.len()).sum();
     println!("{} watches with {events} events", history.watches.len());
+    println!("{} requests went through the balancer", load.balanced());
     print_failures(&load.failures());
     for violation in violations.iter().take(20) {
         println!("VIOLATION: {violation}");
