@@ -40,6 +40,7 @@ mod settings;
 mod signing_options;
 mod store_cli;
 mod store_options;
+mod stored_object;
 mod tasks;
 mod user_cli;
 mod version;

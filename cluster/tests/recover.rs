@@ -50,6 +50,15 @@ fn members(on: &Cluster, expected: &[&str]) {
     });
 }
 
+/// Waits until a server has recorded all members, by which it finds the survivor.
+fn knows_all(server: &Cluster) {
+    let path = server.data_dir().join("etcd/member.json");
+    wait::until("the record of all members", wait::BOUND, || {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        if text.matches(":2379").count() == 3 { Ok(()) } else { Err(text) }
+    });
+}
+
 #[test]
 fn a_survivor_goes_on_alone_and_the_others_come_back() {
     let Some(etcd) = etcd() else { return };
@@ -63,6 +72,9 @@ fn a_survivor_goes_on_alone_and_the_others_come_back() {
     two.machine.connect(&three.machine, "10.88.0.4");
     join(&three, &two, "three", etcd);
     members(&one, &["one", "three", "two"]);
+    for server in [&one, &two, &three] {
+        knows_all(server);
+    }
     one.kubectl(&["create", "configmap", "memory", "--from-literal=of=before"]);
     let key = one.scratch().join("key");
     let sealed = one.scratch().join("cluster.corten");

@@ -5,7 +5,7 @@ mod backup;
 pub mod cni;
 mod console;
 mod down;
-pub mod etcd_check;
+mod etcd_check;
 mod image;
 mod logs;
 mod member_table;

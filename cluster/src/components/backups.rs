@@ -128,7 +128,7 @@ impl Scheduled {
                 return;
             }
             let now = Timestamp::now();
-            // What was begun is finished, also while the server ends: a part of a backup is none.
+            // A backup that was begun is finished, also while the server ends: a part of a backup is none.
             match self.take(now).await {
                 Ok(()) => last = now,
                 Err(error) => {

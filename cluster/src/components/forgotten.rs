@@ -9,9 +9,9 @@ use corten_meta::Value;
 use corten_store::Store;
 use corten_store::etcd::{self, Etcd};
 
-use crate::commands::etcd_check::decode;
 use crate::membership::member;
 use crate::store_options::StoreOptions;
+use crate::stored_object;
 
 /// The longest time that the Node is asked for.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -37,5 +37,5 @@ async fn node(config: &Config, members: &Members, flags: &StoreOptions) -> anyho
     let key = format!("/{}/minions/{}", options.etcd_prefix.trim_matches('/'), config.name);
     let (_, entry) = store.get(key.as_bytes()).await?;
     let Some(entry) = entry else { return Ok(None) };
-    decode::object(&entry.value).map(Some).map_err(anyhow::Error::msg)
+    stored_object::object(&entry.value).map(Some).map_err(anyhow::Error::msg)
 }

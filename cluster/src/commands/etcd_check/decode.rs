@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use corten_meta::{Value, codec};
+use corten_meta::Value;
 
-/// The prefix of an object in protobuf.
-const PROTOBUF: &[u8] = b"k8s\0";
+use crate::stored_object::{PROTOBUF, object, split};
+
 /// The prefix of an encrypted value; the name of the provider follows.
 const ENCRYPTED: &[u8] = b"k8s:enc:";
 /// The key by which API servers share the compaction of etcd, outside of the prefix of objects.
@@ -102,26 +102,4 @@ pub fn decode(prefix: &str, key: &[u8], value: &[u8], custom: &CustomKinds) -> R
 fn is_built_in(group: &str, kind: &str) -> bool {
     (group.is_empty() && kind == "RangeAllocation")
         || corten_api::kinds().iter().any(|known| known.group == group && known.kind == kind)
-}
-
-/// Decodes an object in protobuf, JSON or YAML.
-pub fn object(value: &[u8]) -> Result<Value, String> {
-    if !value.starts_with(PROTOBUF) {
-        return codec::decode_yaml(value).map_err(|error| format!("it is neither protobuf nor JSON: {error}"));
-    }
-    let stored = corten_protobuf::type_meta(value).map_err(|error| error.to_string())?;
-    let [group, version] = split(&stored.api_version);
-    let known = corten_api::by_gvk(group, version, &stored.kind).map(|kind| kind.schema.clone());
-    // Versions of one kind have the same field numbers.
-    let relative = || {
-        let same = corten_api::kinds().iter().find(|known| known.group == group && known.kind == stored.kind);
-        same.map(|kind| kind.schema.clone())
-    };
-    let schema = known.or_else(relative).unwrap_or_else(|| corten_api::kind::schema_name(group, version, &stored.kind));
-    corten_protobuf::object(value, &schema)
-        .map_err(|error| format!("{} of {}: {error}", stored.kind, stored.api_version))
-}
-
-fn split(api_version: &str) -> [&str; 2] {
-    api_version.split_once('/').map_or(["", api_version], |(group, version)| [group, version])
 }
