@@ -132,8 +132,6 @@ mod tests {
     use corten_store::snapshot::{Limits, load};
     use corten_store::{Expect, Op, Store as _};
 
-    use corten_members::state;
-
     use super::*;
 
     #[tokio::test]
