@@ -23,7 +23,7 @@ pub struct Metrics {
 }
 
 /// Returns the metrics of all components.
-pub fn metrics() -> [Metrics; 12] {
+pub fn metrics() -> [Metrics; 13] {
     const API_SERVER: &str = "API server";
     const CONTROLLER_MANAGER: &str = "controller manager";
     const SCHEDULER: &str = "scheduler";
@@ -34,6 +34,7 @@ pub fn metrics() -> [Metrics; 12] {
         list(&[API_SERVER, CONTROLLER_MANAGER, SCHEDULER], corten_apiserver::PROCESS_METRICS),
         list(&[CONTROLLER_MANAGER, SCHEDULER], corten_client::metrics::FAMILIES),
         list(&[CONTROLLER_MANAGER], corten_controllers::METRICS),
+        list(&[CONTROLLER_MANAGER], crate::components::backups::METRICS),
         list(&[SCHEDULER], corten_scheduler::METRICS),
         list(&["kubelet"], corten_kubelet::metrics::FAMILIES),
         list(&["kubelet, `/metrics/cadvisor`"], corten_kubelet::metrics::cadvisor::FAMILIES),

@@ -41,7 +41,7 @@ fn a_full_disk_leaves_the_cluster_readable_until_there_is_space() {
         written += 1;
         assert!(written < 200, "the disk never filled");
     };
-    assert!(refused.contains("no space left"), "{refused}");
+    assert!(refused.contains("database space exceeded"), "{refused}");
     let ready = |pleases: &dyn Fn(&str) -> bool| {
         wait::until("the readiness", wait::BOUND, || {
             let output = cluster.kubectl_command(&["get", "--raw", "/readyz?verbose"]).output();

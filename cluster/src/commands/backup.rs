@@ -37,7 +37,7 @@ async fn take(flags: &Backup, path: &Path) -> Result<()> {
     preflight::root_for("backup")?;
     let secret = backup::secret(&flags.secret)?;
     let directories = Directories::of(&flags.directories);
-    // What would fail at the end is refused before the store is read.
+    // A place that cannot be written is refused before the store is read.
     let place = backup::place(path, &flags.s3, &directories.data)?;
     if let Target::Directory(_) = place.target {
         anyhow::ensure!(!path.exists(), "{} exists: a backup does not replace a file", path.display());

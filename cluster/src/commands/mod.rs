@@ -6,7 +6,7 @@ pub mod certificate;
 pub mod cni;
 mod console;
 mod down;
-pub mod etcd_check;
+mod etcd_check;
 mod image;
 mod logs;
 mod member_table;

@@ -45,6 +45,9 @@ static LAST_BYTES: Family = Family {
     help: "The size of the last successful backup of this server in bytes.",
 };
 
+/// The metrics of scheduled backups.
+pub const METRICS: &[&Family] = &[&TAKEN, &LAST_SUCCESS, &LAST_BYTES];
+
 /// Starts the schedule, if the flags ask for one. Flags that cannot work are refused here, not at three in the morning.
 pub fn start(cluster: &Cluster, client: &Client, metrics: Arc<Registry>, tasks: &mut Tasks) -> Result<()> {
     let options = &cluster.backup;
@@ -125,7 +128,7 @@ impl Scheduled {
                 return;
             }
             let now = Timestamp::now();
-            // What was begun is finished, also while the server ends: a part of a backup is none.
+            // A backup that was begun is finished, also while the server ends: a part of a backup is none.
             match self.take(now).await {
                 Ok(()) => last = now,
                 Err(error) => {

@@ -4,16 +4,18 @@
 
 use std::time::Duration;
 
+use anyhow::Context;
 use corten_apiserver::StoredReader;
 use corten_members::{Config, Members};
 use corten_meta::Value;
 use corten_store::Store;
 use corten_store::etcd::{self, Etcd};
 
-use crate::commands::etcd_check::decode::Decoder;
 use crate::membership::member;
 use crate::store_options::StoreOptions;
 
+/// The prefix of Nodes, as their kind declares it.
+const DECLARED: &str = "/registry/minions/";
 /// The longest time that the Node is asked for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -35,11 +37,12 @@ async fn node(config: &Config, members: &Members, flags: &StoreOptions) -> anyho
     let options = StoreOptions { etcd_servers: endpoints, ..member::store_options(config, flags) };
     let Some(client) = options.etcd()? else { return Ok(None) };
     let store = Etcd::open(etcd::Config { compaction_interval: Duration::ZERO, ..client }).await?;
-    let prefix = format!("/{}/", options.etcd_prefix.trim_matches('/'));
-    let key = format!("{prefix}minions/{}", config.name);
+    let key = format!("/{}/minions/{}", options.etcd_prefix.trim_matches('/'), config.name);
     let (_, entry) = store.get(key.as_bytes()).await?;
     let Some(entry) = entry else { return Ok(None) };
-    let decoder = Decoder::new(&prefix, StoredReader::new(None)?, false);
-    let node = decoder.decode(&entry.key, &entry.value).await.map_err(anyhow::Error::msg)?;
-    Ok(node.object)
+    let reader = StoredReader::new(None)?;
+    let kind = reader.built_in(DECLARED).context("nodes are not built in")?;
+    let plain = reader.open(kind, &entry.key, &entry.value).await.map_err(anyhow::Error::msg)?;
+    let node = reader.decode(kind, plain).map_err(anyhow::Error::msg)?;
+    Ok(Some(node.value()))
 }

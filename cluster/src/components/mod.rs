@@ -10,7 +10,7 @@ pub mod apiserver;
 mod apply;
 pub mod audit;
 mod authorization;
-mod backups;
+pub mod backups;
 mod companion;
 mod console;
 pub mod control;

@@ -33,7 +33,7 @@ impl Target {
         let secret = secret.clone();
         let local = path.clone();
         if let Target::Bucket { .. } = self {
-            // What an interrupted upload left.
+            // An interrupted upload may have left a file of this name.
             let _ = std::fs::remove_file(&local);
         }
         let written = tokio::task::spawn_blocking(move || file::write(&local, &mut contents, &secret)).await;

@@ -1,0 +1,114 @@
+//! Several servers of which the majority is lost: the survivor goes on alone, and the others come back by a plain start.
+//! A backup of them becomes the first of several servers on a bare machine.
+//!
+//! The test needs root and an etcd (`ETCD_BINARY`, or in the search path), and says so where either is missing.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::PathBuf;
+
+use testkit::cluster::Cluster;
+use testkit::{tools, wait};
+
+const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
+
+/// Returns the etcd to test with; none where there is none, or not as root.
+fn etcd() -> Option<PathBuf> {
+    if !tools::is_root() {
+        eprintln!("skipped: a cluster needs root");
+        return None;
+    }
+    let named = std::env::var_os("ETCD_BINARY").map(PathBuf::from);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let found = runtime.block_on(corten_members::Binary::find(named.as_deref(), std::env::var_os("PATH").as_deref()));
+    match found {
+        Ok(binary) => Some(binary.path),
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+    }
+}
+
+/// Makes a machine another server.
+fn join(on: &Cluster, from: &Cluster, name: &str, etcd: &str) {
+    let command = from.corten(&["token", "create", "--server", "--print-join-command"]);
+    let printed: Vec<&str> = command.split_whitespace().skip(2).collect();
+    on.start(&[&printed[..], &["--node-name", name, "--etcd-binary", etcd]].concat());
+}
+
+/// Waits until the status of a server shows these members as healthy voters.
+fn members(on: &Cluster, expected: &[&str]) {
+    wait::until(&format!("the members {expected:?}"), wait::BOUND, || {
+        let output = on.corten_command(&["status"]).output().map_err(|error| error.to_string())?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let table = text.lines().skip_while(|line| !line.starts_with("MEMBER ")).skip(1);
+        let rows: Vec<&str> = table.take_while(|line| !line.is_empty()).collect();
+        let is_member = |row: &&&str| row.ends_with("healthy") && !row.contains(" learner ");
+        let names: Vec<&str> = rows.iter().filter(is_member).filter_map(|row| row.split_whitespace().next()).collect();
+        if names == expected && rows.len() == expected.len() { Ok(()) } else { Err(text) }
+    });
+}
+
+/// Waits until a server has recorded all members, by which it finds the survivor.
+fn knows_all(server: &Cluster) {
+    let path = server.data_dir().join("etcd/member.json");
+    wait::until("the record of all members", wait::BOUND, || {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        if text.matches(":2379").count() == 3 { Ok(()) } else { Err(text) }
+    });
+}
+
+#[test]
+fn a_survivor_goes_on_alone_and_the_others_come_back() {
+    let Some(etcd) = etcd() else { return };
+    let etcd = etcd.to_str().unwrap();
+    let one = Cluster::machine(CORTEN);
+    one.start(&["--cluster-init", "--node-name", "one", "--etcd-binary", etcd]);
+    let two = Cluster::machine(CORTEN);
+    one.machine.connect(&two.machine, "10.88.0.3");
+    join(&two, &one, "two", etcd);
+    let three = Cluster::machine(CORTEN);
+    two.machine.connect(&three.machine, "10.88.0.4");
+    join(&three, &two, "three", etcd);
+    members(&one, &["one", "three", "two"]);
+    for server in [&one, &two, &three] {
+        knows_all(server);
+    }
+    one.kubectl(&["create", "configmap", "memory", "--from-literal=of=before"]);
+    let key = one.scratch().join("key");
+    let sealed = one.scratch().join("cluster.corten");
+    std::fs::write(&key, [7; 32]).unwrap();
+    let key = key.to_str().unwrap();
+    let sealed = sealed.to_str().unwrap();
+    two.corten(&["backup", sealed, "--key-file", key]);
+
+    // While the others have a quorum, nothing is recovered.
+    three.kill_hard();
+    let output = three.corten_command(&["recover"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("still have a quorum"), "{said}");
+    one.kill_hard();
+    two.kill_hard();
+    let said = three.corten(&["recover"]);
+    assert!(said.contains("the only one of its cluster"), "{said}");
+    three.start(&["--node-name", "three"]);
+    members(&three, &["three"]);
+    assert_eq!(three.kubectl(&["get", "configmap", "memory", "-o", "jsonpath={.data.of}"]), "before");
+    three.kubectl(&["create", "configmap", "after", "--from-literal=of=recovery"]);
+
+    // The others are started as before.
+    one.start(&["--node-name", "one"]);
+    two.start(&["--node-name", "two"]);
+    members(&three, &["one", "three", "two"]);
+    assert_eq!(two.kubectl(&["get", "configmap", "after", "-o", "jsonpath={.data.of}"]), "recovery");
+    assert!(one.data_dir().join("etcd/data.removed-1").exists());
+
+    // Elsewhere, the backup becomes the first of several servers.
+    let bare = Cluster::machine(CORTEN);
+    bare.corten(&["restore", sealed, "--key-file", key]);
+    bare.start(&["--cluster-init", "--etcd-binary", etcd]);
+    members(&bare, &["two"]);
+    assert_eq!(bare.kubectl(&["get", "configmap", "memory", "-o", "jsonpath={.data.of}"]), "before");
+    assert!(bare.kubectl_fails(&["get", "configmap", "after"]).contains("not found"));
+}
