@@ -164,6 +164,9 @@ async fn answer(
         changes.apply(response.headers_mut());
     }
     if let Some(headers) = exchange.response_headers.take() {
+        // The policy speaks for the backend.
+        response.headers_mut().remove(header::ACCESS_CONTROL_ALLOW_ORIGIN);
+        response.headers_mut().remove(header::ACCESS_CONTROL_ALLOW_CREDENTIALS);
         head::merge(response.headers_mut(), headers);
     }
     if is_gzip && !is_head {
