@@ -32,6 +32,8 @@ pub(crate) struct Exchange<'a> {
     rule: &'a Rule,
     matched: &'a HttpRule,
     client: IpAddr,
+    /// The scheme that the client used: a trusted proxy may have ended TLS.
+    scheme: &'static str,
     begun: tokio::time::Instant,
     /// The host as the client wrote it, in lower case and without a port.
     host: &'a str,
@@ -144,6 +146,7 @@ async fn answer(
         rule,
         matched,
         client: head::client(connection, is_trusted, &parts.headers, &table.options.trusted_proxies),
+        scheme: head::scheme(connection, is_trusted, &parts.headers),
         begun: tokio::time::Instant::now(),
         host: &host,
         target: taken.normalized.as_ref().map(|path| head::with_query(path, parts.uri.query())),
