@@ -82,7 +82,10 @@ pub(super) async fn apply(
                 }
             }
             RequestFilter::ForwardAuth { policy, backend } => decide(exchange, policy, backend, parts).await?,
-            RequestFilter::BodySize(limit) => limit_body(exchange, parts, *limit)?,
+            RequestFilter::BodySize(limit) if is_longer(parts, *limit) => {
+                return Err(error_response(StatusCode::PAYLOAD_TOO_LARGE, style));
+            }
+            RequestFilter::BodySize(limit) => exchange.limit = Some(SizeLimit::new(*limit)),
             RequestFilter::Respond(response) => return Err(fixed(response)),
         }
     }
@@ -100,13 +103,10 @@ fn challenged(exchange: &Exchange<'_>, challenge: HeaderValue) -> Response<Respo
     response
 }
 
-fn limit_body(exchange: &mut Exchange<'_>, parts: &Parts, limit: u64) -> Result<(), Response<ResponseBody>> {
+/// Reports whether a body says that it is longer than a limit.
+fn is_longer(parts: &Parts, limit: u64) -> bool {
     let length = parts.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if length.is_some_and(|length| length > limit) {
-        return Err(error_response(StatusCode::PAYLOAD_TOO_LARGE, exchange.style));
-    }
-    exchange.limit = Some(SizeLimit::new(limit));
-    Ok(())
+    length.is_some_and(|length| length > limit)
 }
 
 fn fixed(response: &FixedResponse) -> Response<ResponseBody> {
