@@ -201,16 +201,17 @@ fn number_before(text: &str, mark: &str) -> f64 {
 
 /// Returns the processor time of a process and of its children that it runs as workers.
 fn processor_seconds(process: u32) -> f64 {
-    let own = ticks(process).unwrap_or(0.0);
     let children = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
-    let workers = children.split_whitespace().filter_map(|child| ticks(child.parse().ok()?));
-    (own + workers.sum::<f64>()) / rustix::param::clock_ticks_per_second() as f64
+    let workers = children.split_whitespace().filter_map(|child| child.parse().ok());
+    std::iter::once(process).chain(workers).map(nanoseconds).sum::<f64>() / 1e9
 }
 
-fn ticks(process: u32) -> Option<f64> {
-    let stat = std::fs::read_to_string(Path::new("/proc").join(process.to_string()).join("stat")).ok()?;
-    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
-    let user: f64 = fields.get(11)?.parse().ok()?;
-    let system: f64 = fields.get(12)?.parse().ok()?;
-    Some(user + system)
+/// Returns the processor time of all threads of a process.
+fn nanoseconds(process: u32) -> f64 {
+    let threads = std::fs::read_dir(Path::new("/proc").join(process.to_string()).join("task"));
+    let times = threads.into_iter().flatten().flatten().filter_map(|thread| {
+        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse::<f64>().ok()
+    });
+    times.sum()
 }

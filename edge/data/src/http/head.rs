@@ -212,6 +212,15 @@ pub(super) fn client(
     client
 }
 
+/// Returns the scheme that the client used: the connection's, or the one that a trusted proxy names.
+pub(super) fn scheme(connection: &ConnectionInfo, is_trusted: bool, headers: &HeaderMap) -> &'static str {
+    match headers.get(FORWARDED_PROTO).filter(|_| is_trusted).map(HeaderValue::as_bytes) {
+        Some(b"https") => "https",
+        Some(b"http") => "http",
+        _ => connection.scheme(),
+    }
+}
+
 /// Returns a path with a query.
 pub(super) fn with_query(path: &str, query: Option<&str>) -> String {
     match query {

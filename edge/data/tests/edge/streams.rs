@@ -78,6 +78,40 @@ async fn the_proxy_protocol_is_read_from_trusted_proxies_and_written_to_backends
     }
 }
 
+/// Starts a server that answers each head with the bytes that it read since the last answer.
+async fn head_echo() -> Upstream {
+    let listener = TcpListener::bind((LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    Upstream::from_task(address, async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut read = Vec::new();
+                while stream.read_buf(&mut read).await.is_ok_and(|length| length > 0) {
+                    if read.ends_with(b"\r\n\r\n") {
+                        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", read.len());
+                        stream.write_all(&[head.as_bytes(), &read].concat()).await.unwrap();
+                        read.clear();
+                    }
+                }
+            });
+        }
+    })
+}
+
+#[tokio::test]
+async fn every_request_to_a_backend_with_the_proxy_protocol_has_its_own_connection() {
+    let mut fixture = Fixture::http(vec![rule("/", "a")]).await;
+    let backend = Backend { proxy_protocol: Some(ProxyVersion::V1), ..Backend::plain(BackendProtocol::Http1) };
+    fixture.backend("a", backend).await;
+    let upstream = head_echo().await;
+    fixture.endpoints("a", &[upstream.address]);
+    for _ in 0..3 {
+        let seen = text(&fixture.get("/").await);
+        assert!(seen.starts_with("PROXY TCP4 127.0.0.1 127.0.0.1 ") && seen.contains("\r\nGET / "), "{seen}");
+    }
+}
+
 #[tokio::test]
 async fn a_trusted_proxy_must_send_its_header() {
     let options = ListenerOptions { trusted_proxies: Arc::from(["127.0.0.1".parse().unwrap()]), proxy_protocol: true };
