@@ -19,7 +19,7 @@ use crate::pki::Identity;
 use crate::signing_options::SigningOptions;
 use crate::store_cli::{Etcd, Store};
 use crate::store_options::StoreOptions;
-use crate::user_cli::{Console, Why};
+use crate::user_cli::{Console, Support, Why};
 
 pub use crate::flag_values::{DirectoryFlags, duration};
 
@@ -44,7 +44,7 @@ pub enum Command {
     Up(Up),
     /// Stop the cluster and its containers; the objects stay, unless --purge.
     Down(Down),
-    /// Show the components, their versions, addresses and memory.
+    /// Show the components, their versions, addresses and memory, and every bad condition with the command that helps.
     Status(DirectoryFlags),
     /// Check the running cluster against the CIS Kubernetes Benchmark, and print the remedy for each failure.
     Audit(AuditCommand),
@@ -56,6 +56,8 @@ pub enum Command {
     Agent(Agent),
     /// Explain why an object is not as it should be: the cause, the evidence, and what would help.
     Why(Why),
+    /// Pack logs, status and configuration into one file, without keys and Secrets.
+    Support(Support),
     /// Show the console in the browser, signed in, on a loopback address.
     Console(Console),
     /// Create, list and delete the bootstrap tokens with which machines join the cluster.

@@ -3,6 +3,7 @@
 pub mod audit;
 pub mod certificate;
 pub mod cni;
+mod conditions;
 mod console;
 mod down;
 mod etcd_check;
@@ -13,6 +14,7 @@ mod migrate;
 mod node;
 mod rotate;
 mod status;
+mod support;
 mod token;
 mod up;
 mod why;
@@ -53,6 +55,7 @@ pub fn run(cli: Cli) -> Result<()> {
             | Command::Etcd(_)
             | Command::Store(_)
             | Command::Config(_)
+            | Command::Support(_)
             | Command::Certificate(_)
             | Command::Ca(_)
             | Command::ServiceAccountKey(_)
@@ -69,6 +72,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Logs(flags) => logs::run(&flags),
         Command::Image(command) => block_on(image::run(command)),
         Command::Why(flags) => block_on(why::run(&flags)),
+        Command::Support(flags) => block_on(support::run(&flags, &cli.config_file)),
         Command::Console(flags) => block_on(console::run(&flags)),
         Command::Token(command) => block_on(token::run(command)),
         Command::Etcd(Etcd::Check(flags)) => block_on(etcd_check::run(&flags)),
