@@ -37,6 +37,7 @@ mod progress;
 pub mod reference;
 mod registries;
 mod secrets;
+mod serving_options;
 mod settings;
 mod signing_options;
 mod store_cli;

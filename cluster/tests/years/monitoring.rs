@@ -1,5 +1,5 @@
-//! What a cluster shows of itself: alerts and a dashboard that fit its metrics, pages that Prometheus reads, and the file
-//! of `corten support`.
+//! The view of a cluster from outside: alerts and a dashboard that fit its metrics, pages that Prometheus reads, and the
+//! file of `corten support`.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
