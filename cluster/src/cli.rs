@@ -11,19 +11,20 @@ use crate::access_options::AccessOptions;
 use crate::backup_cli::{BackupOptions, Keep};
 use crate::certificate_cli::{Ca, Certificate, EncryptionKey, NodeCommand, ServiceAccountKey};
 use crate::certificate_options::CertificateOptions;
-use crate::config_file;
 use crate::edge_options::{EdgeOptions, port_range};
 use crate::kubelet_options::KubeletOptions;
 use crate::log_file::LogOptions;
 use crate::membership_options::MembershipOptions;
 use crate::network_options::NetworkOptions;
-use crate::pki::Identity;
 use crate::signing_options::SigningOptions;
 use crate::store_cli::{Etcd, Store};
 use crate::store_options::StoreOptions;
-use crate::user_cli::{Console, Why};
+use crate::user_cli::{Console, Support, Why};
 
 pub use crate::flag_values::{DirectoryFlags, duration};
+pub use crate::serving_options::Serving;
+
+use crate::flag_values::DEFAULT_CONFIG_FILE;
 
 /// Kubernetes in one binary: API server, store, scheduler, controllers, kubelet, runtime, network, proxy and DNS.
 #[derive(Debug, Parser)]
@@ -36,7 +37,7 @@ pub struct Cli {
     pub log: LogOptions,
 
     /// The file with flags by their names, for all commands; flags of the command line win.
-    #[arg(long, global = true, default_value = config_file::DEFAULT, value_name = "FILE")]
+    #[arg(long, global = true, default_value = DEFAULT_CONFIG_FILE, value_name = "FILE")]
     pub config_file: PathBuf,
 }
 
@@ -46,7 +47,7 @@ pub enum Command {
     Up(Up),
     /// Stop the cluster and its containers; the objects stay, unless --purge.
     Down(Down),
-    /// Show the components, their versions, addresses and memory.
+    /// Show the components, their versions, addresses and memory, and every bad condition with the command that helps.
     Status(DirectoryFlags),
     /// Check the running cluster against the CIS Kubernetes Benchmark, and print the remedy for each failure.
     Audit(AuditCommand),
@@ -58,6 +59,8 @@ pub enum Command {
     Agent(Agent),
     /// Explain why an object is not as it should be: the cause, the evidence, and what would help.
     Why(Why),
+    /// Pack logs, status and configuration into one file, without keys and Secrets.
+    Support(Support),
     /// Show the console in the browser, signed in, on a loopback address.
     Console(Console),
     /// Create, list and delete the bootstrap tokens with which machines join the cluster.
@@ -588,39 +591,6 @@ pub struct Scheduler {
     pub leader_elect: bool,
     #[command(flatten)]
     pub serving: Serving,
-}
-
-/// Health checks and metrics of a component that runs alone.
-#[derive(Debug, Clone, Args)]
-pub struct Serving {
-    /// The IP address that serves health checks and metrics.
-    #[arg(long, default_value = "0.0.0.0", value_name = "ADDRESS")]
-    pub bind_address: std::net::IpAddr,
-    /// The port that serves health checks and metrics; defaults to upstream's port for the component, 0 disables it.
-    #[arg(long, value_name = "PORT")]
-    pub secure_port: Option<u16>,
-    /// The serving certificate; defaults to a self-signed one.
-    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
-    pub tls_cert_file: Option<PathBuf>,
-    /// The private key of the serving certificate.
-    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
-    pub tls_private_key_file: Option<PathBuf>,
-}
-
-impl Serving {
-    /// Returns the address to serve at, for a component with this port of upstream's.
-    pub fn address(&self, default_port: u16) -> std::net::SocketAddr {
-        (self.bind_address, self.secure_port.unwrap_or(default_port)).into()
-    }
-
-    /// Returns the certificate and key, if the flags name them.
-    pub fn identity(&self) -> anyhow::Result<Option<Identity>> {
-        let read = |path: &PathBuf| {
-            std::fs::read_to_string(path).map_err(|error| anyhow::anyhow!("cannot read {}: {error}", path.display()))
-        };
-        let pair = self.tls_cert_file.as_ref().zip(self.tls_private_key_file.as_ref());
-        pair.map(|(certificate, key)| Ok(Identity { certificate: read(certificate)?, key: read(key)? })).transpose()
-    }
 }
 
 #[derive(Debug, Clone, Args)]

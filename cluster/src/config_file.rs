@@ -14,9 +14,8 @@ use clap::{ArgAction, CommandFactory, FromArgMatches};
 use corten_meta::{Value, decode_yaml};
 
 use crate::cli::Cli;
+use crate::flag_values::DEFAULT_CONFIG_FILE;
 
-/// The configuration file when no flag names one.
-pub const DEFAULT: &str = "/etc/corten/config.yaml";
 /// A configuration file without settings, for child processes whose flags are complete.
 pub const NONE: &str = "/dev/null";
 /// The most bytes of a configuration file.
@@ -33,7 +32,7 @@ pub struct Setting {
 pub fn parse(words: Vec<OsString>) -> Result<Cli> {
     // Errors of the command line itself, and its help, come before those of the file.
     let first = Cli::command().ignore_errors(true).try_get_matches_from(&words)?;
-    let path: PathBuf = first.get_one::<PathBuf>("config_file").cloned().unwrap_or_else(|| DEFAULT.into());
+    let path: PathBuf = first.get_one::<PathBuf>("config_file").cloned().unwrap_or_else(|| DEFAULT_CONFIG_FILE.into());
     let is_given = first.value_source("config_file") == Some(ValueSource::CommandLine);
     let settings = match read(&path) {
         Ok(settings) => settings,

@@ -8,6 +8,9 @@ use clap::Args;
 /// The data directory when no flag names one.
 pub const DEFAULT_DATA_DIR: &str = "/var/lib/corten";
 
+/// The configuration file when no flag names one.
+pub const DEFAULT_CONFIG_FILE: &str = "/etc/corten/config.yaml";
+
 /// Where a cluster lives on this machine.
 #[derive(Debug, Clone, Args)]
 pub struct DirectoryFlags {

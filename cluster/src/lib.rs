@@ -43,6 +43,7 @@ pub mod reference;
 mod registries;
 mod restored;
 mod secrets;
+mod serving_options;
 mod settings;
 mod signing_options;
 mod store_cli;

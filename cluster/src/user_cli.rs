@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::flag_values::DirectoryFlags;
+
 #[derive(Debug, Clone, Args)]
 pub struct Console {
     /// The kubeconfig file; defaults to $KUBECONFIG or ~/.kube/config.
@@ -21,6 +23,15 @@ pub struct Console {
     /// Print the link, and open no browser.
     #[arg(long)]
     pub no_browser: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Support {
+    #[command(flatten)]
+    pub directories: DirectoryFlags,
+    /// The new file; defaults to corten-support-TIME.tar.gz in the working directory.
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -3,6 +3,7 @@
 //! It is a package of its own, so that neither the binary nor `xtask` is built with dependencies that only these need.
 //! A test refuses reference pages that differ from the code.
 
+mod configuration;
 mod files;
 mod flags;
 mod metrics;
@@ -27,6 +28,7 @@ fn main() -> Result<()> {
 fn reference() -> Result<Vec<(&'static str, String)>> {
     Ok(vec![
         ("docs/reference/flags.md", flags::page(corten::reference::command())),
+        ("docs/reference/config.md", configuration::page(corten::reference::command())),
         ("docs/reference/files.md", files::page()?),
         ("docs/reference/metrics.md", metrics::page()),
         ("docs/reference/ports.md", ports::page()),

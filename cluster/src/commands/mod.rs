@@ -4,6 +4,7 @@ pub mod audit;
 mod backup;
 pub mod certificate;
 pub mod cni;
+mod conditions;
 mod console;
 mod down;
 mod etcd_check;
@@ -17,6 +18,7 @@ mod restore;
 mod rotate;
 mod status;
 mod store;
+mod support;
 mod token;
 mod up;
 mod upgrade;
@@ -61,6 +63,7 @@ pub fn run(cli: Cli) -> Result<()> {
             | Command::Store(_)
             | Command::Keep(_)
             | Command::Config(_)
+            | Command::Support(_)
             | Command::Certificate(_)
             | Command::Ca(_)
             | Command::ServiceAccountKey(_)
@@ -77,6 +80,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Logs(flags) => logs::run(&flags),
         Command::Image(command) => block_on(image::run(command)),
         Command::Why(flags) => block_on(why::run(&flags)),
+        Command::Support(flags) => block_on(support::run(&flags, &cli.config_file)),
         Command::Console(flags) => block_on(console::run(&flags)),
         Command::Token(command) => block_on(token::run(command)),
         Command::Etcd(Etcd::Check(flags)) => block_on(etcd_check::run(&flags)),

@@ -8,13 +8,15 @@ use corten_api::k8s_openapi::api::core::v1::Node;
 use corten_client::{Client, ListOptions};
 use corten_meta::Value;
 
-use super::member_table;
+use super::conditions::{Facts, conditions};
+use super::{certificate, member_table};
 use crate::cli::DirectoryFlags;
 use crate::cli::NetworkBackend;
 use crate::components::node_dns::dns_of;
 use crate::components::readiness;
 use crate::directories::Directories;
 use crate::node_object::is_ready;
+use crate::pki::{ENCRYPTION_KEYS, SERVICE_ACCOUNT_KEYS, keys, rotation};
 use crate::version::VERSION;
 use crate::{instance, preflight};
 
@@ -49,7 +51,44 @@ pub async fn run(directories: &DirectoryFlags) -> Result<()> {
         println!();
     }
     super::print_table(&memory_rows(&directories, pid));
+    let found = conditions(&facts(&client, &directories, nodes).await);
+    if !found.is_empty() {
+        println!();
+        let mut rows = vec![["PROBLEM", "HELP"].map(str::to_owned)];
+        rows.extend(found.into_iter().map(|one| [one.problem, one.help]));
+        super::print_table(&rows);
+    }
     Ok(())
+}
+
+/// Gathers the facts by which bad conditions are decided.
+async fn facts(client: &Client, directories: &Directories, nodes: Vec<Value>) -> Facts {
+    let ready = client.get_raw("/readyz").await;
+    let metrics = client.get_raw("/metrics").await.unwrap_or_default();
+    let pki = directories.pki();
+    let file = |name: &str| std::fs::read_to_string(pki.join(name)).unwrap_or_default();
+    let members = member_table::rows(directories).await.unwrap_or_default();
+    let failing =
+        members.into_iter().skip(1).filter(|row| row[7].starts_with("failing") || row[7].starts_with("alarm"));
+    let certificates = certificate::list(directories);
+    let authority = certificates.iter().find(|one| one.name == "pki/ca.crt");
+    Facts {
+        now: corten_meta::time::now(),
+        made: authority.map(|authority| authority.validity.from),
+        certificates,
+        rotation: rotation::read(&pki).ok().flatten(),
+        service_account_keys: keys::parse_pem(&file(SERVICE_ACCOUNT_KEYS)).ok().map(|ring| ring.stage()),
+        encryption_keys: keys::parse_lines(&file(ENCRYPTION_KEYS)).ok().map(|ring| ring.stage()),
+        nodes,
+        not_ready: ready.err().map(|error| error.to_string()),
+        free: rustix::fs::statvfs(&directories.data).ok().map(|disk| disk.f_bavail * disk.f_frsize),
+        backup: std::fs::read(directories.data.join("backup.json"))
+            .ok()
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+            .unwrap_or_default(),
+        failing_members: failing.map(|row| [row[0].clone(), row[7].clone()]).collect(),
+        metrics: String::from_utf8_lossy(&metrics).into_owned(),
+    }
 }
 
 async fn get(client: &Client, path: &str) -> Result<Value> {

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use corten_api::k8s_openapi::api::core::v1::Taint;
 use corten_client::{Caches, Client};
 use corten_controllers::NodeComponent;
-use corten_kubelet::{EvictionConfig, HostResolver, Tls};
+use corten_kubelet::{EvictionConfig, HostResolver, ShutdownConfig, Tls};
 use corten_network::policy;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -25,11 +26,14 @@ use crate::directories::Directories;
 use crate::join::Joined;
 use crate::node_object::CONTROL_PLANE;
 use crate::pki::{Authorities, Pki, validity};
+use crate::supervision;
 use crate::tasks::Tasks;
 use crate::{config, kubeconfig, pki, private, registries};
 
 /// The machine's resolver configuration; a machine may have none.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// The time that pods have when the machine shuts down; a third of it is for critical ones.
+const SHUTDOWN_GRACE_PERIOD: Duration = Duration::from_secs(30);
 
 /// The identity of a node's kubelet.
 pub struct KubeletIdentity {
@@ -302,6 +306,7 @@ pub fn kubelet_config(
         taints: if control_plane_only { vec![taint] } else { Vec::new() },
         cgroup_root: node.directories.cgroup(),
         eviction: EvictionConfig { hard: least_free(), ..EvictionConfig::default() },
+        shutdown: graceful_shutdown(),
         ..corten_kubelet::Config::default()
     };
     node.kubelet.apply(&mut config)?;
@@ -327,6 +332,19 @@ fn read_certificates(config: &mut corten_kubelet::Config) -> Result<()> {
         config.tls = Some(watch::channel(Tls { certificate, key, client_ca }).1);
     }
     Ok(())
+}
+
+/// Returns the default of graceful node shutdown: on for a service of the machine, which ends with it.
+fn graceful_shutdown() -> ShutdownConfig {
+    if !supervision::is_service() {
+        return ShutdownConfig::default();
+    }
+    ShutdownConfig {
+        grace_period: SHUTDOWN_GRACE_PERIOD,
+        critical_grace_period: SHUTDOWN_GRACE_PERIOD / 3,
+        is_optional: true,
+        ..ShutdownConfig::default()
+    }
 }
 
 /// Returns the default hard eviction thresholds. Upstream's percentages of a disk are for a disk that belongs to the

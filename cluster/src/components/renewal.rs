@@ -25,6 +25,8 @@ use crate::pki::{Identity, write_private};
 
 /// The time until the next attempt after a failed request.
 const PAUSE: Duration = Duration::from_secs(10);
+/// The longest time until the next attempt for a serving certificate.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30 * 60);
 
 /// Renews a client certificate, of the node or of one of its components. Connections read the file again, so no
 /// component needs a notification.
@@ -38,7 +40,7 @@ pub async fn client(
     while until_old(&path, &directories.authority(), &shutdown).await {
         match certificate::renew(&client, &wanted, &path).await {
             Ok(()) => tracing::info!(path = %path.display(), "a client certificate of the node was renewed"),
-            Err(error) => pause("client", &error, &shutdown).await,
+            Err(error) => pause("client", &error, PAUSE, &shutdown).await,
         }
     }
     Ok(())
@@ -54,6 +56,7 @@ pub async fn serving(
     let path = serving_path(&node.directories);
     let mut is_retired = is_of_cluster_authority(&node.directories) || !carries(&path, &node.addresses);
     let authority = node.directories.authority();
+    let mut wait = PAUSE;
     while is_retired && !shutdown.is_cancelled() || until_old(&path, &authority, &shutdown).await {
         let renewed = async {
             let names = names(&client, &node, &shutdown).await?;
@@ -63,11 +66,16 @@ pub async fn serving(
             Ok(Identity { certificate, key }) => {
                 write_private(&path, format!("{certificate}{key}").as_bytes())?;
                 is_retired = false;
+                wait = PAUSE;
                 tls.send_modify(|tls| (tls.certificate, tls.key) = (certificate, key));
                 tracing::info!("the node's serving certificate was renewed");
             }
             Err(_) if shutdown.is_cancelled() => {}
-            Err(error) => pause("serving", &error, &shutdown).await,
+            Err(error) => {
+                pause("serving", &error, wait, &shutdown).await;
+                // Each attempt is a request that waits for an administrator.
+                wait = (wait * 2).min(LONGEST_PAUSE);
+            }
         }
     }
     Ok(())
@@ -115,10 +123,10 @@ async fn until_old(path: &Path, authority: &Path, shutdown: &CancellationToken) 
     }
 }
 
-async fn pause(which: &str, error: &anyhow::Error, shutdown: &CancellationToken) {
+async fn pause(which: &str, error: &anyhow::Error, wait: Duration, shutdown: &CancellationToken) {
     tracing::warn!("the node's {which} certificate cannot be renewed: {error:#}");
     tokio::select! {
-        () = tokio::time::sleep(PAUSE) => {}
+        () = tokio::time::sleep(wait) => {}
         () = shutdown.cancelled() => {}
     }
 }

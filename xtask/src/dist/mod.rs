@@ -102,8 +102,12 @@ fn archive(inputs: &Inputs) -> Result<Tree> {
     Ok(tree)
 }
 
-/// Man pages and completions, where shells and `man` look for them below a prefix.
+/// Man pages and completions, where shells and `man` look for them below a prefix, and the files for monitoring.
 fn add_pages(tree: &mut Tree, inputs: &Inputs) -> Result<()> {
+    for name in ["corten.rules.yaml", "corten-dashboard.json"] {
+        let content = std::fs::read(inputs.root.join("cluster/dist/monitoring").join(name))?;
+        tree.add(&format!("share/corten/monitoring/{name}"), 0o644, content);
+    }
     let manual = inputs.pages.join("man1");
     for entry in std::fs::read_dir(&manual)? {
         let path = entry?.path();

@@ -97,6 +97,7 @@ fn look_at_archive(files: &BTreeMap<String, Vec<u8>>) {
         "share/zsh/site-functions/_corten",
         "share/fish/vendor_completions.d/corten.fish",
         "lib/systemd/system/corten.service",
+        "share/corten/monitoring/corten.rules.yaml",
         "share/doc/corten/LICENSE",
     ] {
         assert!(files.get(name).is_some_and(|content| !content.is_empty()), "{name} is missing");

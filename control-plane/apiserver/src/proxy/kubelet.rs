@@ -20,6 +20,8 @@ use crate::config::{Config, KubeletClient};
 use crate::error::Error;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The words of TLS for a certificate of another name.
+const NOT_FOR_NAME: &str = "not valid for name";
 
 /// A connection of either kind.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -64,11 +66,16 @@ impl Kubelets {
     pub async fn connect(&self, backend: &Backend) -> Result<Box<dyn Stream>, String> {
         match &backend.via {
             Via::Plain => Ok(Box::new(self.dial(backend).await?)),
-            Via::Tls => Ok(Box::new(self.handshake(Arc::clone(&self.unverified), backend).await?)),
+            Via::Tls => Ok(Box::new(self.handshake(Arc::clone(&self.unverified), backend, &backend.host).await?)),
             Via::Kubelet { node } => {
                 let client = self.kubelet.load_full();
                 let client = client.ok_or_else(|| "this server has no kubelet client certificate".to_owned())?;
-                let stream = self.handshake(Arc::clone(&client.tls), backend).await?;
+                let tls = || Arc::clone(&client.tls);
+                let stream = match self.handshake(tls(), backend, &backend.host).await {
+                    // The node has another address than when it joined; the name that it joined with is its own.
+                    Err(why) if why.contains(NOT_FOR_NAME) => self.handshake(tls(), backend, node).await?,
+                    stream => stream?,
+                };
                 let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
                 let shown = shown.ok_or_else(|| "tls: no certificate was shown".to_owned())?;
                 client.authorities.check(shown, node).map_err(|why| format!("tls: {why}"))?;
@@ -81,9 +88,10 @@ impl Kubelets {
         &self,
         tls: Arc<rustls::ClientConfig>,
         backend: &Backend,
+        name: &str,
     ) -> Result<TlsStream<TcpStream>, String> {
         let stream = self.dial(backend).await?;
-        let name = ServerName::try_from(backend.host.clone()).map_err(|e| e.to_string())?;
+        let name = ServerName::try_from(name.to_owned()).map_err(|e| e.to_string())?;
         let connector = tokio_rustls::TlsConnector::from(tls);
         tokio::time::timeout(CONNECT_TIMEOUT, connector.connect(name, stream))
             .await

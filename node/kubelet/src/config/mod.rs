@@ -122,6 +122,8 @@ pub struct ShutdownConfig {
     pub by_priority: Vec<Period>,
     /// The socket of the system bus; `/run/dbus/system_bus_socket` if absent.
     pub bus: Option<PathBuf>,
+    /// Whether a machine without logind goes on without graceful shutdown.
+    pub is_optional: bool,
 }
 
 /// The configuration of a kubelet.

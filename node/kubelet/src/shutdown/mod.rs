@@ -60,13 +60,17 @@ impl Shutdown {
         }
         let socket = config.shutdown.bus.clone().unwrap_or_else(|| BUS.into());
         let whole = Duration::from_secs(periods.iter().map(|period| period.seconds).sum());
-        let logind = Logind::connect(&socket, Path::new("/"), whole).map_err(|error| {
-            Error::Configuration(format!(
+        match Logind::connect(&socket, Path::new("/"), whole) {
+            Ok(logind) => Ok(Some(Shutdown { logind, periods })),
+            Err(error) if config.shutdown.is_optional => {
+                info!("a shutdown of the machine ends pods without warning: logind cannot be used: {error}");
+                Ok(None)
+            }
+            Err(error) => Err(Error::Configuration(format!(
                 "shutdownGracePeriod needs logind, and {} cannot be used: {error}",
                 socket.display()
-            ))
-        })?;
-        Ok(Some(Shutdown { logind, periods }))
+            ))),
+        }
     }
 
     pub async fn run(mut self, services: Arc<Services>, views: Views, stop: CancellationToken) {
