@@ -256,6 +256,32 @@ metadata: {namespace: a, name: web-1, uid: u1, labels: {app: web}}
 }
 
 #[test]
+fn a_service_without_an_address_shows_the_reason_of_the_pools() {
+    check(
+        "services",
+        "web",
+        r"
+kind: Service
+metadata: {namespace: a, name: web, uid: u0}
+spec: {type: LoadBalancer, selector: {app: web}}
+status:
+  conditions:
+    - {type: network.corten.dev/AddressAssigned, status: 'False', message: 'no IPv4 address of the pools is free: public'}
+---
+kind: EndpointSlice
+metadata: {namespace: a, name: web-1, uid: u2, labels: {kubernetes.io/service-name: web}}
+endpoints: [{addresses: [10.0.0.1], conditions: {ready: true}}]
+",
+        expect![[r#"
+            It has no external address: no pool of addresses gives it one.
+              no IPv4 address of the pools is free: public
+            What helps:
+              kubectl get addresspools; kubectl describe addresspools
+        "#]],
+    );
+}
+
+#[test]
 fn a_claim_that_waits_for_its_first_pod_says_so() {
     check(
         "persistentvolumeclaims",

@@ -33,6 +33,7 @@ pub fn start(cluster: &Cluster, pki: &Pki, api: &Arc<ApiServer>, tasks: &mut Tas
         signing_authorities: signing_authorities(pki),
         kubelet_serving: Some(kubelet_serving(cluster)?),
         load_balancer: cluster.load_balancer.clone(),
+        address_pools: cluster.load_balancer.is_some(),
         local_volumes: true,
         metrics: metrics.clone(),
         ..corten_controllers::Config::default()

@@ -18,6 +18,7 @@ pub mod further_nodes;
 mod further_servers;
 mod groups;
 mod joining;
+pub mod load_balancing;
 mod members;
 pub mod network;
 pub mod node;
@@ -90,10 +91,13 @@ async fn serve(
     progress.reached("apiserver");
 
     let mut clients = Tasks::new(shutdown.clone());
+    let admin = api.client("system:admin", &["system:masters"]);
+    if cluster.load_balancer.is_some() {
+        load_balancing::define(&admin).await.context("the kinds of load balancers cannot be defined")?;
+    }
     control::start(&cluster, &pki, &api, &mut clients)?;
     progress.reached("controllers");
 
-    let admin = api.client("system:admin", &["system:masters"]);
     access::grant(&admin).await.context("the roles of the node's components cannot be applied")?;
     joining::publish(&admin, &cluster, &pki).await.context("the cluster cannot be published to nodes that join")?;
     let identities = node::Identities::in_process(&cluster, &pki, &api, &mut clients)?;
@@ -101,6 +105,10 @@ async fn serve(
 
     let caches = Caches::new(admin.clone(), shutdown.clone());
     clients.spawn("addons", addons::run(admin.clone(), caches.clone(), cluster.clone(), shutdown.clone()));
+    if cluster.load_balancer.is_some() {
+        let granted = load_balancing::grant_passwords(admin.clone(), caches.clone(), shutdown.clone());
+        clients.spawn("BGP passwords", granted);
+    }
     if let Some(members) = members {
         clients.spawn("server nodes", server_nodes::run(caches.clone(), members, shutdown.clone()));
     }

@@ -59,7 +59,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
-pub use config::{AccessConfig, Config, HostResolver, ImageCollection, SECCOMP_PROFILES, Tls, TlsFiles};
+pub use config::{
+    AccessConfig, Config, HostResolver, ImageCollection, ProvidedAddresses, SECCOMP_PROFILES, Tls, TlsFiles,
+};
 pub use error::Error;
 pub use eviction::{EvictionConfig, default_hard, parse_flag};
 
