@@ -5,7 +5,6 @@ use std::sync::{Mutex, MutexGuard};
 
 use corten_api::AddressRange;
 use corten_meta::{Key, Value};
-use futures::executor::block_on;
 use serde_json::json;
 
 use crate::controllers::{Action, Event, Kind, node, node_lifecycle, route, service};
@@ -15,6 +14,11 @@ use crate::provider::{
     Answer, Balancer, BalancerStatus, Balancers, Error, Ingress, Instance, NodeAddress, NodeReference, Provider, Route,
     Routes,
 };
+
+/// Waits for an answer of the world, which is always there.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
 
 /// The call at which the world fails, and whether the call had its effect before.
 #[derive(Clone, Copy, Debug)]
