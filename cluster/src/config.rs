@@ -29,6 +29,8 @@ pub struct Node {
     pub address: IpAddr,
     /// Its addresses, one per IP family, the primary one first.
     pub addresses: Vec<IpAddr>,
+    /// The addresses of `--node-ip`.
+    pub provided_addresses: Vec<IpAddr>,
     pub directories: Directories,
     /// The image store, which nodes of one machine share.
     pub images: PathBuf,
@@ -96,6 +98,7 @@ impl Cluster {
             name: node_name(flags.node_name.as_deref())?,
             address: addresses[0],
             addresses,
+            provided_addresses: flags.node_ip.clone(),
             images: flags.image_dir.as_deref().map_or_else(|| directories.images(), absolute),
             directories,
             kubelet_port: flags.kubelet_port,
@@ -176,6 +179,7 @@ impl Node {
             name: node_name(flags.node_name.as_deref())?,
             address: addresses[0],
             addresses,
+            provided_addresses: flags.node_ip.clone(),
             directories: Directories::of(&flags.directories),
             images: flags.image_dir.as_deref().map_or_else(|| Directories::of(&flags.directories).images(), absolute),
             kubelet_port: flags.kubelet_port,
@@ -209,6 +213,7 @@ impl Node {
             name: node_name(None)?,
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             addresses: Vec::new(),
+            provided_addresses: Vec::new(),
             images: directories.images(),
             directories,
             kubelet_port: 0,

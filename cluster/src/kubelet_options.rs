@@ -57,6 +57,9 @@ pub struct KubeletOptions {
     /// Taints to register the node with, as `key=value:NoSchedule`.
     #[arg(long, value_name = "TAINTS")]
     pub register_with_taints: Option<String>,
+    /// The initializer of the node: `external` for a cloud controller manager, which gives it addresses and removes its taint.
+    #[arg(long, value_name = "PROVIDER")]
+    pub cloud_provider: Option<String>,
 }
 
 impl KubeletOptions {
@@ -78,8 +81,14 @@ impl KubeletOptions {
             ("--node-labels", text(&self.node_labels)),
             ("--runtime-handlers", text(&self.runtime_handlers)),
             ("--register-with-taints", text(&self.register_with_taints)),
+            ("--cloud-provider", text(&self.cloud_provider)),
         ];
         pairs.into_iter().filter_map(|(name, value)| Some([name.into(), value?])).flatten().collect()
+    }
+
+    /// Reports whether a cloud controller manager initializes the node.
+    pub fn is_external_cloud(&self) -> bool {
+        self.cloud_provider.is_some()
     }
 
     /// Applies the file and the flags.
@@ -89,6 +98,9 @@ impl KubeletOptions {
             let document = corten_meta::codec::decode_yaml(&bytes)
                 .map_err(|error| anyhow!("{} is not YAML: {error}", path.display()))?;
             configuration::apply(config, &document).with_context(|| format!("{} cannot be used", path.display()))?;
+        }
+        if let Some(provider) = &self.cloud_provider {
+            ensure!(provider == "external", "--cloud-provider {provider:?}: only external is known");
         }
         config.root_dir = self.root_dir.clone().unwrap_or_else(|| std::mem::take(&mut config.root_dir));
         config.static_pod_path = self.pod_manifest_path.clone().or(config.static_pod_path.take());

@@ -83,11 +83,22 @@ fn wrong_port(service: &Value, pods: &[Value]) -> Finding {
     }
 }
 
+/// The class of Services whose addresses come from AddressPools, beside those without a class.
+const OWN_CLASS: &str = "network.corten.dev/load-balancer";
+/// The type of the condition of a Service without an address.
+const ADDRESS_ASSIGNED: &str = "network.corten.dev/AddressAssigned";
+
 /// Explains a load balancer without an address.
 async fn pending(sources: Sources<'_>, service: &Value) -> Finding {
     let class = text(service, "/spec/loadBalancerClass");
+    let refused = condition(service, ADDRESS_ASSIGNED).filter(|one| text(one, "/status") == "False");
+    if let Some(refused) = refused {
+        return Finding::new("It has no external address: no pool of addresses gives it one.")
+            .because(text(refused, "/message"))
+            .help("kubectl get addresspools; kubectl describe addresspools");
+    }
     let finding = match class {
-        "" => Finding::new("It has no external address yet."),
+        "" | OWN_CLASS => Finding::new("It has no external address yet."),
         class => Finding::new(format!("It has no external address: the implementation of {class} gives it one.")),
     };
     match events::warnings(sources, service).await.first() {

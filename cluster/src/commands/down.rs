@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::cli;
-use crate::components::{further_nodes, network, node};
+use crate::components::{further_nodes, load_balancing, network, node};
 use crate::directories::Directories;
 use crate::{instance, kubeconfig, preflight};
 
@@ -20,6 +20,9 @@ pub fn run(flags: &cli::Down) -> Result<()> {
     let directories = Directories::of(&flags.directories);
     let running = instance::running(&directories)?;
     if let Some(pid) = running {
+        // Routers must not keep the routes of nodes that stop serving.
+        load_balancing::leave(&directories);
+        directories.further_nodes().iter().for_each(|name| load_balancing::leave(&directories.node(name)));
         instance::stop(pid, PATIENCE)?;
     }
     if directories.data.join("format").exists() {

@@ -51,7 +51,7 @@ pub async fn run(directories: &DirectoryFlags) -> Result<()> {
         println!();
     }
     super::print_table(&memory_rows(&directories, pid));
-    let found = conditions(&facts(&client, &directories, nodes).await);
+    let found = conditions(&facts(&client, &directories, nodes, members.as_ref()).await);
     if !found.is_empty() {
         println!();
         let mut rows = vec![["PROBLEM", "HELP"].map(str::to_owned)];
@@ -62,14 +62,19 @@ pub async fn run(directories: &DirectoryFlags) -> Result<()> {
 }
 
 /// Gathers the facts by which bad conditions are decided.
-async fn facts(client: &Client, directories: &Directories, nodes: Vec<Value>) -> Facts {
+async fn facts(
+    client: &Client,
+    directories: &Directories,
+    nodes: Vec<Value>,
+    members: Option<&member_table::Table>,
+) -> Facts {
     let ready = client.get_raw("/readyz").await;
     let metrics = client.get_raw("/metrics").await.unwrap_or_default();
     let pki = directories.pki();
     let file = |name: &str| std::fs::read_to_string(pki.join(name)).unwrap_or_default();
-    let members = member_table::rows(directories).await.unwrap_or_default();
+    let members = members.map(|table| table.rows.as_slice()).unwrap_or_default();
     let failing =
-        members.into_iter().skip(1).filter(|row| row[7].starts_with("failing") || row[7].starts_with("alarm"));
+        members.iter().skip(1).filter(|row| row[7].starts_with("failing") || row[7].starts_with("alarm"));
     let certificates = certificate::list(directories);
     let authority = certificates.iter().find(|one| one.name == "pki/ca.crt");
     Facts {

@@ -7,7 +7,7 @@
 use anyhow::Result;
 use corten_api::k8s_openapi::api::flowcontrol::v1::FlowSchema;
 use corten_api::k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-use corten_api::{NETWORK_GROUP, POD_ADDRESSES};
+use corten_api::{ADDRESS_POOLS, BGP_PEERS, NETWORK_GROUP, POD_ADDRESSES};
 use corten_client::{Client, DeleteOptions, Error};
 use corten_controllers::NodeComponent;
 use corten_meta::Value;
@@ -17,6 +17,8 @@ use serde_json::json;
 use super::apply::apply;
 use super::groups::{JOINING_GROUP, NODES_GROUP};
 
+/// The role of the controller that writes the status of AddressPools.
+const ADDRESS_POOLS_ROLE: &str = "corten:address-pools";
 const LOCAL_VOLUMES_ROLE: &str = "corten:local-path-provisioner";
 
 /// The role of the controller of Gateways and Ingresses.
@@ -111,7 +113,9 @@ fn roles() -> Vec<(&'static str, Value)> {
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
     ]);
     let network = json!([
-        {"apiGroups": [NETWORK_GROUP], "resources": [POD_ADDRESSES], "verbs": read},
+        {"apiGroups": [NETWORK_GROUP], "resources": [POD_ADDRESSES, ADDRESS_POOLS, BGP_PEERS], "verbs": read},
+        {"apiGroups": [NETWORK_GROUP], "resources": [format!("{BGP_PEERS}/status")], "verbs": ["patch"]},
+        {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]},
         {"apiGroups": [""], "resources": ["nodes", "namespaces", "services"], "verbs": read},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": read},
         {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": read},
@@ -137,6 +141,10 @@ fn roles() -> Vec<(&'static str, Value)> {
         {"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["delete"]},
         {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]},
     ]);
+    let address_pools = json!([
+        {"apiGroups": [NETWORK_GROUP], "resources": [format!("{ADDRESS_POOLS}/status")], "verbs": ["patch"]},
+        {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]},
+    ]);
     let get_nodes = json!([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]);
     let component_client = json!([
         {"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests/nodecomponentclient"],
@@ -154,6 +162,7 @@ fn roles() -> Vec<(&'static str, Value)> {
         (COMPONENT_CLIENT_ROLE, component_client),
         (COMPONENT_APPROVER_ROLE, component_approver),
         (LOCAL_VOLUMES_ROLE, local_volumes),
+        (ADDRESS_POOLS_ROLE, address_pools),
         (APPROVER_ROLE, approver),
         (GET_NODES_ROLE, get_nodes),
     ]
@@ -205,6 +214,7 @@ fn bindings() -> Vec<Binding> {
         NodeComponent::ALL.map(|one| binding(&format!("corten:{}", one.name()), role_of(one), group(&one.group())));
     let others = [
         binding(LOCAL_VOLUMES_ROLE, LOCAL_VOLUMES_ROLE, account("local-path-provisioner")),
+        binding(ADDRESS_POOLS_ROLE, ADDRESS_POOLS_ROLE, account("address-pool-controller")),
         binding(GATEWAY_ROLE, GATEWAY_ROLE, account(super::edge::CONTROLLER_ACCOUNT)),
         binding(APPROVER_ROLE, APPROVER_ROLE, account("corten-serving-approver")),
         binding(COMPONENT_CLIENT_ROLE, COMPONENT_CLIENT_ROLE, group(NODES_GROUP)),

@@ -40,6 +40,7 @@ pub fn start(
         kubelet_serving: Some(kubelet_serving(cluster)?),
         certificate_lifetime: cluster.leaf_lifetime,
         load_balancer: cluster.load_balancer.clone(),
+        address_pools: cluster.load_balancer.is_some(),
         local_volumes: true,
         metrics: metrics.clone(),
         ..corten_controllers::Config::default()

@@ -24,6 +24,7 @@ pub mod further_nodes;
 mod further_servers;
 mod groups;
 mod joining;
+pub mod load_balancing;
 mod members;
 pub mod network;
 pub mod node;
@@ -104,11 +105,14 @@ async fn serve(
     progress.reached("apiserver");
 
     let mut clients = Tasks::new(shutdown.clone());
+    let admin = api.client("system:admin", &["system:masters"]);
+    if cluster.load_balancer.is_some() {
+        load_balancing::define(&admin).await.context("the kinds of load balancers cannot be defined")?;
+    }
     let backed_up = Arc::new(Registry::default());
     control::start(&cluster, &authorities, &api, &backed_up, &mut clients)?;
     progress.reached("controllers");
 
-    let admin = api.client("system:admin", &["system:masters"]);
     access::grant(&admin).await.context("the roles of the node's components cannot be applied")?;
     let pki = Arc::clone(&authorities.borrow());
     joining::publish(&admin, &cluster, &pki).await.context("the cluster cannot be published to nodes that join")?;
@@ -126,6 +130,10 @@ async fn serve(
     clients.spawn("addons", addons::run(admin.clone(), caches.clone(), cluster.clone(), shutdown.clone()));
     let own = cluster.node.name.clone();
     clients.spawn("announcement", announcement::run(caches.clone(), own, shutdown.clone()));
+    if cluster.load_balancer.is_some() {
+        let granted = load_balancing::grant_passwords(admin.clone(), caches.clone(), shutdown.clone());
+        clients.spawn("BGP passwords", granted);
+    }
     if let Some(members) = members {
         let published = joining::keep(admin.clone(), cluster.clone(), authorities.clone(), shutdown.clone());
         clients.spawn("cluster-info", published);

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use corten_api::k8s_openapi::api::core::v1::Taint;
 use corten_client::{Caches, Client};
 use corten_controllers::NodeComponent;
-use corten_kubelet::{EvictionConfig, HostResolver, ShutdownConfig, Tls};
+use corten_kubelet::{EvictionConfig, HostResolver, ProvidedAddresses, ShutdownConfig, Tls};
 use corten_network::policy;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::apiserver::ApiServer;
 use super::edge;
 use super::groups::NODES_GROUP;
+use super::load_balancing;
 use super::network::{Plugged, cidrs, gateways, pod_range};
 use super::node_certificate::{leaf, serving};
 use super::node_dns::{DNS_METRICS, dns_endpoints};
@@ -249,11 +250,7 @@ async fn network_and_dns(
         reverse_ranges: [config::ranges(&node.cluster_cidr)?, config::ranges(&node.service_cidr)?].concat(),
         ..corten_dns::Config::new(listen, upstreams(&resolver))
     };
-    let pool: Vec<_> = config::pool(&node.load_balancer_pool)?.iter().map(|range| range.bounds()).collect();
-    if !pool.is_empty() {
-        let announced = corten_network::announce::Config::new(&node.name, pool);
-        tasks.spawn("announcer", corten_network::announce::run(announced, network, tasks.shutdown()));
-    }
+    tasks.spawn("announcer", load_balancing::announce(node, network, tasks.shutdown()));
     tasks.spawn("dns", corten_dns::run(dns_config, dns, tasks.shutdown()));
     tasks.run().await
 }
@@ -310,6 +307,9 @@ pub fn kubelet_config(
         ..corten_kubelet::Config::default()
     };
     node.kubelet.apply(&mut config)?;
+    if node.kubelet.is_external_cloud() {
+        config.external_cloud = Some(ProvidedAddresses(node.provided_addresses.clone()));
+    }
     config.host_resolver = match config.resolv_conf.as_deref() {
         Some(path) if path == Path::new(RESOLV_CONF) => host_resolver(),
         Some(path) => parse_resolver(&crate::files::read(path)?),

@@ -11,10 +11,7 @@ const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
 /// Returns the names by which the cloud finds a node.
 pub fn reference(node: &Value) -> NodeReference {
-    NodeReference {
-        name: corten_meta::name(node).to_owned(),
-        provider_id: string(node, "/spec/providerID").to_owned(),
-    }
+    NodeReference { name: corten_meta::name(node).to_owned(), provider_id: string(node, "/spec/providerID").to_owned() }
 }
 
 /// Returns a node as a target of load balancers and routes.
@@ -34,7 +31,11 @@ pub fn targets(nodes: &[Value], checks_health: bool) -> Vec<BalancerNode> {
         let is_leaving = list(node, "/spec/taints").any(|taint| taint["key"] == TO_BE_DELETED);
         let is_deleted = node.pointer("/metadata/deletionTimestamp").is_some();
         let has_instance = !string(node, "/spec/providerID").is_empty();
-        has_instance && !is_leaving && !is_deleted && node.pointer(EXCLUDED).is_none() && (checks_health || is_ready(node))
+        has_instance
+            && !is_leaving
+            && !is_deleted
+            && node.pointer(EXCLUDED).is_none()
+            && (checks_health || is_ready(node))
     };
     let mut targets: Vec<BalancerNode> = nodes.iter().filter(is_target).map(balancer_node).collect();
     targets.sort();

@@ -142,7 +142,10 @@ pub struct BalancerStatus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ingress {
     /// The address, and whether the load balancer delivers packets with it as their destination.
-    Ip { address: IpAddr, is_proxy: bool },
+    Ip {
+        address: IpAddr,
+        is_proxy: bool,
+    },
     Hostname(String),
 }
 

@@ -32,7 +32,7 @@ const PASSWORD: &str = "password";
 /// The interval at which passwords are read again. A node may read the Secrets that peers name, but not watch all.
 const PASSWORD_INTERVAL: Duration = Duration::from_secs(60);
 /// The time limit of the sessions' endings.
-const FAREWELL: Duration = Duration::from_secs(15);
+const FAREWELL: Duration = Duration::from_secs(5);
 /// The number of state changes that may wait to be reported.
 const REPORTS: usize = 64;
 
@@ -321,6 +321,9 @@ impl Speaker {
     async fn stop(self) {
         let is_leaving = self.config.leaving.as_ref().is_some_and(|file| file.exists());
         let ending = if is_leaving { Ending::Withdraw } else { Ending::Restart };
+        for running in self.sessions.values() {
+            running.ending.send_replace(ending);
+        }
         for (_, running) in self.sessions {
             end(running, ending).await;
         }

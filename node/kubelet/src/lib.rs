@@ -60,7 +60,8 @@ use tokio_util::task::TaskTracker;
 use tracing::debug;
 
 pub use config::{
-    AccessConfig, Config, HostResolver, ImageCollection, SECCOMP_PROFILES, ShutdownConfig, Tls, TlsFiles,
+    AccessConfig, Config, HostResolver, ImageCollection, ProvidedAddresses, SECCOMP_PROFILES, ShutdownConfig, Tls,
+    TlsFiles,
 };
 pub use error::Error;
 pub use eviction::{EvictionConfig, default_hard, parse_flag};

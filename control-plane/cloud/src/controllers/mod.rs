@@ -15,14 +15,27 @@ use crate::provider::{Balancer, Route};
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// A JSON merge patch of a Node or a Service; its precondition is a resourceVersion or uid inside.
-    Patch { kind: Kind, key: Key, patch: Value, is_status: bool },
-    DeleteNode { name: String, uid: String },
+    Patch {
+        kind: Kind,
+        key: Key,
+        patch: Value,
+        is_status: bool,
+    },
+    DeleteNode {
+        name: String,
+        uid: String,
+    },
     Event(Event),
     /// Makes a load balancer, and writes its addresses into the Service's status.
-    EnsureBalancer { wanted: Balancer, service: Box<Value> },
+    EnsureBalancer {
+        wanted: Balancer,
+        service: Box<Value>,
+    },
     /// Changes the nodes of a load balancer.
     UpdateBalancer(Balancer),
-    DeleteBalancer { name: String },
+    DeleteBalancer {
+        name: String,
+    },
     CreateRoute(Route),
     DeleteRoute(Route),
 }
@@ -47,7 +60,13 @@ pub struct Event {
 
 impl Event {
     /// Returns an event about an object.
-    pub fn about(kind: Kind, object: &Value, is_warning: bool, reason: &'static str, message: impl Into<String>) -> Event {
+    pub fn about(
+        kind: Kind,
+        object: &Value,
+        is_warning: bool,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) -> Event {
         let uid = string(object, "/metadata/uid").to_owned();
         Event { kind, key: key(object), uid, is_warning, reason, message: message.into() }
     }

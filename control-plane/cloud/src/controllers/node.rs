@@ -75,9 +75,8 @@ fn addresses(node: &Value, instance: &Instance) -> Result<Vec<Value>, String> {
     let mut sorted: Vec<&NodeAddress> = Vec::new();
     for ip in &provided {
         let found = instance.addresses.iter().find(|one| one.address == *ip);
-        let found = found.ok_or_else(|| {
-            format!("--node-ip of the kubelet is {ip}, and the cloud's instance has no such address")
-        })?;
+        let found = found
+            .ok_or_else(|| format!("--node-ip of the kubelet is {ip}, and the cloud's instance has no such address"))?;
         // Only the provided address of this type and family remains.
         let is_same = |one: &&NodeAddress| one.kind == found.kind && is_ipv4(&one.address) == is_ipv4(ip);
         sorted.push(found);

@@ -110,10 +110,9 @@ fn balancer(service: &Value, nodes: &[Value], provider: &str) -> Result<Balancer
     let is_known = |name: &str| {
         name.starts_with("service.beta.kubernetes.io/") || name.split('/').next().is_some_and(|at| at.contains(&prefix))
     };
-    let annotations = annotations.filter(|(name, _)| is_known(name)).map(|(name, value)| Annotation {
-        name: name.clone(),
-        value: value.as_str().unwrap_or_default().to_owned(),
-    });
+    let annotations = annotations
+        .filter(|(name, _)| is_known(name))
+        .map(|(name, value)| Annotation { name: name.clone(), value: value.as_str().unwrap_or_default().to_owned() });
     Ok(Balancer {
         name: balancer_name(service),
         service: key(service),

@@ -206,6 +206,8 @@ pub struct Config {
     pub allowed_unsafe_sysctls: Vec<String>,
     /// The machine's id at its cloud provider.
     pub provider_id: Option<String>,
+    /// The addresses that the user gave the node, if a cloud controller manager initializes it (`--cloud-provider=external`).
+    pub external_cloud: Option<ProvidedAddresses>,
     /// The number of images in the node's status; `None` is all. Default 50.
     pub max_images: Option<usize>,
     /// Whether containers without a seccomp profile get the runtime's default one. Default true.
@@ -239,6 +241,10 @@ pub struct Config {
     /// The version that this kubelet reports. Default `v1.36.4+corten`, as the API server.
     pub version: String,
 }
+
+/// The addresses of `--node-ip`; empty if the cloud alone knows the node's addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProvidedAddresses(pub Vec<IpAddr>);
 
 impl Default for Config {
     fn default() -> Config {
@@ -281,6 +287,7 @@ impl Default for Config {
             pod_pids_limit: None,
             allowed_unsafe_sysctls: Vec::new(),
             provider_id: None,
+            external_cloud: None,
             max_images: Some(50),
             seccomp_default: true,
             register_node: true,

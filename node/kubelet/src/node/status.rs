@@ -2,10 +2,11 @@
 //! runtime in `RuntimeFacts::of`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use corten_api::k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeRuntimeHandler,
-    NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSystemInfo,
+    NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSystemInfo, Taint,
 };
 use corten_api::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -75,15 +76,26 @@ pub fn initial_node(facts: &Facts<'_>) -> Node {
     }
     let attach = ("volumes.kubernetes.io/controller-managed-attach-detach".to_owned(), "true".to_owned());
     let local = (LOCAL_VOLUMES.to_owned(), config.local_volumes().to_string_lossy().into_owned());
+    let mut annotations = BTreeMap::from([attach, local]);
+    let mut taints = config.taints.clone();
+    if let Some(provided) = &config.external_cloud {
+        let uninitialized = "node.cloudprovider.kubernetes.io/uninitialized".to_owned();
+        let value = Some("true".to_owned());
+        taints.push(Taint { key: uninitialized, value, effect: "NoSchedule".to_owned(), time_added: None });
+        let ips: Vec<String> = provided.0.iter().map(IpAddr::to_string).collect();
+        if !ips.is_empty() {
+            annotations.insert("alpha.kubernetes.io/provided-node-ip".to_owned(), ips.join(","));
+        }
+    }
     Node {
         metadata: ObjectMeta {
             name: Some(config.node_name.clone()),
             labels: Some(labels),
-            annotations: Some([attach, local].into()),
+            annotations: Some(annotations),
             ..ObjectMeta::default()
         },
         spec: Some(NodeSpec {
-            taints: Some(config.taints.clone()).filter(|taints| !taints.is_empty()),
+            taints: Some(taints).filter(|taints| !taints.is_empty()),
             provider_id: config.provider_id.clone(),
             ..NodeSpec::default()
         }),
@@ -102,14 +114,8 @@ const FEATURES: [&str; 3] = [
 /// Returns the status to report; `last` has the transition times of unchanged conditions.
 pub fn status(facts: &Facts<'_>, last: Option<&NodeStatus>) -> NodeStatus {
     let config = facts.config;
-    let mut addresses: Vec<NodeAddress> = config
-        .host_ips()
-        .iter()
-        .map(|ip| NodeAddress { type_: "InternalIP".into(), address: ip.to_string() })
-        .collect();
-    addresses.push(NodeAddress { type_: "Hostname".into(), address: config.node_name.clone() });
     NodeStatus {
-        addresses: Some(addresses),
+        addresses: addresses(config, facts.node),
         capacity: Some(with_devices(capacity(config, facts.host), &facts.devices.capacity)),
         allocatable: Some(with_devices(allocatable(config, facts.host), &facts.devices.allocatable)),
         conditions: Some(conditions(facts, last)),
@@ -123,6 +129,24 @@ pub fn status(facts: &Facts<'_>, last: Option<&NodeStatus>) -> NodeStatus {
         volumes_in_use: volumes_in_use(facts, last),
         ..NodeStatus::default()
     }
+}
+
+/// Returns the addresses to report. Those that a cloud controller manager wrote are not touched.
+fn addresses(config: &Config, node: Option<&Node>) -> Option<Vec<NodeAddress>> {
+    let ips = match &config.external_cloud {
+        None => config.host_ips(),
+        Some(provided) => {
+            let status = node.and_then(|node| node.status.as_ref());
+            let is_written = status.is_some_and(|status| status.addresses.iter().flatten().next().is_some());
+            if is_written {
+                return None;
+            }
+            provided.0.clone()
+        }
+    };
+    let internal = ips.iter().map(|ip| NodeAddress { type_: "InternalIP".into(), address: ip.to_string() });
+    let hostname = NodeAddress { type_: "Hostname".into(), address: config.node_name.clone() };
+    Some(internal.chain([hostname]).collect())
 }
 
 fn with_devices(mut list: ResourceList, counts: &BTreeMap<String, i64>) -> ResourceList {
@@ -422,6 +446,38 @@ mod tests {
             }),
             ..RuntimeFacts::default()
         }
+    }
+
+    #[test]
+    fn a_node_of_an_external_cloud_waits_for_its_initialization_and_keeps_the_clouds_addresses() {
+        let provided = crate::config::ProvidedAddresses(vec![IpAddr::from([192, 0, 2, 1])]);
+        let mut config = Config { node_name: "n".to_owned(), external_cloud: Some(provided), ..Config::default() };
+        let shown = |config: &Config, node: Option<&Node>| {
+            let all = addresses(config, node)?;
+            Some(all.into_iter().map(|one| format!("{} {}", one.type_, one.address)).collect::<Vec<_>>())
+        };
+        assert_eq!(shown(&config, None).unwrap(), ["InternalIP 192.0.2.1", "Hostname n"]);
+        let facts = Facts {
+            config: &config,
+            host: &Host::default(),
+            runtime: &runtime(true),
+            pressures: BTreeSet::new(),
+            shutting_down: false,
+            volumes_in_use: BTreeSet::new(),
+            devices: Counts::default(),
+            node: None,
+            now: Timestamp::from_second(0).unwrap(),
+        };
+        let registered = initial_node(&facts);
+        let taints = registered.spec.unwrap().taints.unwrap();
+        assert_eq!(taints[0].key, "node.cloudprovider.kubernetes.io/uninitialized");
+        let annotations = registered.metadata.annotations.unwrap();
+        assert_eq!(annotations["alpha.kubernetes.io/provided-node-ip"], "192.0.2.1");
+        let written = Node { status: registered.status, ..Node::default() };
+        assert_eq!(shown(&config, Some(&written)), None, "the cloud's addresses stay");
+        config.external_cloud = None;
+        config.node_ips = vec![IpAddr::from([192, 0, 2, 7])];
+        assert_eq!(shown(&config, Some(&written)).unwrap()[0], "InternalIP 192.0.2.7");
     }
 
     fn ready(config: &Config, runtime: &RuntimeFacts, pod_cidr: Option<&str>) -> (String, String) {

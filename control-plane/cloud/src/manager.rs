@@ -1,0 +1,214 @@
+//! The manager: follows Nodes and Services, and reconciles each change, with back-off after a failure.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corten_api::AddressRange;
+use corten_client::{Cache, Caches, Change, Client, EventRecorder, LeaderConfig, LeaderElector, Outcome, WorkQueue};
+use corten_meta::{Key, Value};
+use k8s_openapi::api::core::v1::{Node, Service};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use crate::controllers::node::UNINITIALIZED;
+use crate::controllers::{list, node, node_lifecycle, route, service};
+use crate::execute::{ClientApi, Failure, execute};
+use crate::nodes::{reference, targets};
+use crate::provider::{Error, Provider};
+
+/// The number of tasks that run at once.
+const WORKERS: usize = 4;
+/// The interval at which the addresses of initialized nodes are read again.
+const ADDRESS_INTERVAL: Duration = Duration::from_secs(300);
+/// The interval at which the cloud is asked about nodes that are not Ready.
+const LIFECYCLE_INTERVAL: Duration = Duration::from_secs(5);
+/// The interval at which the routes are compared with the cloud's.
+const ROUTE_INTERVAL: Duration = Duration::from_secs(60);
+/// The wait after an answer that asks for fewer requests without a time.
+const THROTTLED: Duration = Duration::from_secs(30);
+
+/// The settings of the manager.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The identity of this process in the leader election.
+    pub identity: String,
+    /// Whether the process takes part in leader election first.
+    pub leader_elect: bool,
+    /// The pod CIDRs of the cluster: routes elsewhere are never deleted.
+    pub cluster_cidrs: Vec<AddressRange>,
+    /// Whether the cloud's network routes packets to pods.
+    pub configure_routes: bool,
+}
+
+/// Runs the controllers until shutdown; false if the lease was lost to another process.
+pub async fn run(config: Config, provider: Arc<dyn Provider>, client: Client, shutdown: CancellationToken) -> bool {
+    if !config.leader_elect {
+        lead(config, provider, client, shutdown).await;
+        return true;
+    }
+    let lease = LeaderConfig::new("kube-system", "cloud-controller-manager", &config.identity);
+    let elector = LeaderElector::new(client.clone(), lease);
+    let outcome = elector.run(shutdown, |leading| lead(config, provider, client, leading)).await;
+    outcome != Outcome::Lost
+}
+
+/// One unit of work. A node has two: its addresses and its existence are asked for at different times.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Task {
+    Node(String),
+    Lifecycle(String),
+    Service(Key),
+    Routes,
+}
+
+struct Manager {
+    config: Config,
+    provider: Arc<dyn Provider>,
+    api: ClientApi,
+    nodes: Arc<Cache>,
+    services: Arc<Cache>,
+    queue: WorkQueue<Task>,
+}
+
+async fn lead(config: Config, provider: Arc<dyn Provider>, client: Client, shutdown: CancellationToken) {
+    let caches = Caches::new(client.clone(), shutdown.clone());
+    let recorder = EventRecorder::new(client.clone(), "cloud-controller-manager", "");
+    let manager = Arc::new(Manager {
+        config,
+        provider,
+        api: ClientApi { client, recorder },
+        nodes: caches.of::<Node>(),
+        services: caches.of::<Service>(),
+        queue: WorkQueue::new(),
+    });
+    if shutdown.run_until_cancelled(caches.synced()).await.is_none() {
+        return;
+    }
+    let mut workers = JoinSet::new();
+    for _ in 0..WORKERS {
+        workers.spawn(work(Arc::clone(&manager)));
+    }
+    manager.queue.add(Task::Routes);
+    let mut of_nodes = manager.nodes.subscribe();
+    let mut of_services = manager.services.subscribe();
+    loop {
+        tokio::select! {
+            change = of_nodes.next() => match change {
+                Some(change) => manager.node_changed(&change),
+                None => break,
+            },
+            change = of_services.next() => match change {
+                Some(change) => manager.queue.add(Task::Service(change.key)),
+                None => break,
+            },
+            () = shutdown.cancelled() => break,
+        }
+    }
+    manager.queue.shut_down();
+    while workers.join_next().await.is_some() {}
+}
+
+async fn work(manager: Arc<Manager>) {
+    while let Some(task) = manager.queue.get().await {
+        match manager.reconcile(&task).await {
+            Ok(after) => {
+                manager.queue.forget(&task);
+                if let Some(after) = after {
+                    manager.queue.add_after(task.clone(), after);
+                }
+            }
+            Err(Failure::Cloud(Error::Throttled { message, after })) => {
+                warn!("the cloud asks to wait: {message}");
+                manager.queue.add_after(task.clone(), after.unwrap_or(THROTTLED));
+            }
+            Err(failure) => {
+                warn!(?task, "{failure}");
+                manager.queue.add_rate_limited(task.clone());
+            }
+        }
+        manager.queue.done(&task);
+    }
+}
+
+impl Manager {
+    fn node_changed(&self, change: &Change) {
+        self.queue.add(Task::Node(change.key.name.clone()));
+        self.queue.add(Task::Lifecycle(change.key.name.clone()));
+        let value = |object: &Option<Arc<corten_meta::Object>>| object.as_ref().map(|object| object.value());
+        let old: Vec<Value> = value(&change.old).into_iter().collect();
+        let new: Vec<Value> = value(&change.new).into_iter().collect();
+        // A heartbeat changes neither targets nor routes.
+        if targets(&old, true) != targets(&new, true) {
+            let services = self.services.all();
+            services.iter().for_each(|service| self.queue.add(Task::Service(service.key())));
+        }
+        let cidrs = |nodes: &[Value]| nodes.iter().map(|node| node["spec"].clone()).collect::<Vec<_>>();
+        if cidrs(&old) != cidrs(&new) {
+            self.queue.add(Task::Routes);
+        }
+    }
+
+    fn all_nodes(&self) -> Vec<Value> {
+        self.nodes.all().iter().map(|node| node.value()).collect()
+    }
+
+    /// Reconciles; returns the time until the next reconcile if nothing changes before.
+    async fn reconcile(&self, task: &Task) -> Result<Option<Duration>, Failure> {
+        match task {
+            Task::Node(name) => self.node(name).await,
+            Task::Lifecycle(name) => self.lifecycle(name).await,
+            Task::Service(key) => self.service(key).await,
+            Task::Routes => self.routes().await,
+        }
+    }
+
+    async fn node(&self, name: &str) -> Result<Option<Duration>, Failure> {
+        let Some(object) = self.nodes.get(&Key::new("", name)) else { return Ok(None) };
+        let value = with_version(&object);
+        let instance = self.provider.instance(&reference(&value)).await;
+        let actions = node::reconcile(&value, &instance);
+        execute(&*self.provider, &self.api, &actions).await?;
+        let is_new = list(&value, "/spec/taints").any(|taint| taint["key"] == UNINITIALIZED);
+        match instance {
+            Ok(None) if is_new => Err(Failure::Api(format!("the cloud has no instance of node {name} yet"))),
+            Ok(_) => Ok(Some(ADDRESS_INTERVAL)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn lifecycle(&self, name: &str) -> Result<Option<Duration>, Failure> {
+        let Some(object) = self.nodes.get(&Key::new("", name)) else { return Ok(None) };
+        let value = with_version(&object);
+        if !node_lifecycle::needs_instance(&value) {
+            execute(&*self.provider, &self.api, &node_lifecycle::reconcile(&value, None)).await?;
+            return Ok(None);
+        }
+        let instance = self.provider.instance(&reference(&value)).await;
+        execute(&*self.provider, &self.api, &node_lifecycle::reconcile(&value, Some(&instance))).await?;
+        instance.map(|_| Some(LIFECYCLE_INTERVAL)).map_err(Failure::from)
+    }
+
+    async fn service(&self, key: &Key) -> Result<Option<Duration>, Failure> {
+        let Some(object) = self.services.get(key) else { return Ok(None) };
+        let actions = service::reconcile(&with_version(&object), &self.all_nodes(), self.provider.name());
+        execute(&*self.provider, &self.api, &actions).await.map(|()| None)
+    }
+
+    async fn routes(&self) -> Result<Option<Duration>, Failure> {
+        let Some(routes) = self.provider.routes().filter(|_| self.config.configure_routes) else { return Ok(None) };
+        let present = routes.list_routes().await?;
+        let nodes: Vec<Value> = self.nodes.all().iter().map(|node| with_version(node)).collect();
+        let now = corten_meta::time::rfc3339(corten_meta::time::now());
+        let actions = route::reconcile(&nodes, &present, &self.config.cluster_cidrs, &now);
+        execute(&*self.provider, &self.api, &actions).await?;
+        Ok(Some(ROUTE_INTERVAL))
+    }
+}
+
+/// Returns the object with its resourceVersion, which its bytes do not have.
+fn with_version(object: &corten_meta::Object) -> Value {
+    let mut value = object.value();
+    value["metadata"]["resourceVersion"] = object.revision.to_string().into();
+    value
+}
