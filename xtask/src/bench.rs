@@ -18,6 +18,7 @@ const BENCHES: &[&str] = &[
     "traffic",
     "overlay",
     "answers",
+    "proxies",
     "cluster",
     "node",
     "api",

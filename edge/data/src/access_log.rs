@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{self, SyncSender};
 use std::time::Instant;
 
 use corten_routing::ObjectName;
@@ -10,6 +10,11 @@ use http::StatusCode;
 
 /// The most bytes of a value that a client chose.
 const MAX_VALUE: usize = 2048;
+
+/// The most lines that wait to be written.
+const MAX_WAITING: usize = 8192;
+/// The most lines that are written at once.
+const MAX_BATCH: usize = 256;
 
 /// The form of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,22 +25,26 @@ pub enum LogFormat {
     Combined,
 }
 
-/// Where lines go and how they look.
-#[derive(Clone)]
+/// Where lines go and how they look. A thread of its own writes them, so that a slow disk or pipe delays no request;
+/// lines that it cannot keep up with are lost.
+#[derive(Clone, Debug)]
 pub struct AccessLog {
     format: LogFormat,
-    out: Arc<Mutex<dyn std::io::Write + Send>>,
-}
-
-impl std::fmt::Debug for AccessLog {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("AccessLog").field("format", &self.format).finish_non_exhaustive()
-    }
+    lines: SyncSender<String>,
 }
 
 impl AccessLog {
-    pub fn new(format: LogFormat, out: Arc<Mutex<dyn std::io::Write + Send>>) -> AccessLog {
-        AccessLog { format, out }
+    /// Starts the thread, which ends with the last clone of the log.
+    pub fn new(format: LogFormat, mut out: impl std::io::Write + Send + 'static) -> std::io::Result<AccessLog> {
+        let (lines, waiting) = mpsc::sync_channel::<String>(MAX_WAITING);
+        std::thread::Builder::new().name("access-log".to_owned()).spawn(move || {
+            while let Ok(mut batch) = waiting.recv() {
+                waiting.try_iter().take(MAX_BATCH).for_each(|line| batch.push_str(&line));
+                // A log that cannot be written must not stop requests.
+                let _ = out.write_all(batch.as_bytes()).and_then(|()| out.flush());
+            }
+        })?;
+        Ok(AccessLog { format, lines })
     }
 
     fn write(&self, entry: &Entry) {
@@ -43,9 +52,8 @@ impl AccessLog {
             LogFormat::Json => entry.json(),
             LogFormat::Combined => entry.combined(),
         };
-        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        // A log that cannot be written must not stop requests.
-        let _ = out.write_all(line.as_bytes());
+        // The thread is behind: the line is lost.
+        let _ = self.lines.try_send(line);
     }
 }
 
@@ -138,9 +146,9 @@ mod tests {
     use super::*;
 
     fn logged(format: LogFormat) -> String {
-        let out = Arc::new(Mutex::new(Vec::new()));
+        let (mut read, write) = std::io::pipe().unwrap();
         let entry = Entry {
-            log: AccessLog::new(format, Arc::<Mutex<Vec<u8>>>::clone(&out) as _),
+            log: AccessLog::new(format, write).unwrap(),
             client: IpAddr::from([192, 0, 2, 1]),
             method: "GET".to_owned(),
             host: "example.com".to_owned(),
@@ -155,8 +163,8 @@ mod tests {
             bytes: 12,
         };
         drop(entry);
-        let bytes = out.lock().unwrap().clone();
-        String::from_utf8(bytes).unwrap()
+        // The thread ends with the log, and closes the pipe.
+        std::io::read_to_string(&mut read).unwrap()
     }
 
     #[test]

@@ -1,81 +1,35 @@
 //! One connection of a client: the PROXY protocol, TLS, and then HTTP or bytes.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use corten_listen::{HANDSHAKE_TIMEOUT, Slot};
-use corten_routing::Network;
-use http::HeaderValue;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::StartHandshake;
 
-use crate::backend::Client;
-use crate::listener::ListenerState;
+use crate::client::{Arrival, ConnectionInfo};
+use crate::listener_state::ListenerState;
+use crate::quiet::Quiet;
 use crate::shared::Shared;
 use crate::stream::Stream;
 use crate::table::{Protocol, TlsTable};
 use crate::tls::{Hello, read_hello};
 use crate::{http as requests, proxy_protocol, tcp};
 
-/// The facts of a connection that its requests share.
-#[derive(Debug)]
-pub(crate) struct ConnectionInfo {
-    /// The peer of the socket.
-    peer: SocketAddr,
-    /// The client: the peer, or the address that a trusted proxy told.
-    pub(crate) client: SocketAddr,
-    destination: SocketAddr,
-    /// The port that clients connect to.
-    pub(crate) port: u16,
-    is_tls: bool,
-    /// The server name of the ClientHello, in lower case.
-    pub(crate) server_name: Option<String>,
-    pub(crate) listener: Arc<ListenerState>,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) forwarded_for: HeaderValue,
-    pub(crate) port_value: HeaderValue,
-    slot: Slot,
-}
-
-impl ConnectionInfo {
-    pub(crate) fn scheme(&self) -> &'static str {
-        if self.is_tls { "https" } else { "http" }
-    }
-
-    pub(crate) fn scheme_value(&self) -> HeaderValue {
-        HeaderValue::from_static(self.scheme())
-    }
-
-    /// Reports whether the peer is a trusted proxy.
-    pub(crate) fn is_trusted(&self, trusted: &[Network]) -> bool {
-        !trusted.is_empty() && trusted.iter().any(|network| network.contains(self.peer.ip()))
-    }
-
-    pub(crate) fn addresses(&self) -> Client {
-        Client { source: self.client, destination: self.destination }
-    }
-
-    /// Records that the client sent something whole: its connection is not closed in favour of others.
-    pub(crate) fn used(&self) {
-        self.slot.request_arrived();
-        self.slot.authenticated();
-    }
-}
-
 /// Serves a connection until it ends, or must end.
 pub(crate) async fn serve(stream: TcpStream, slot: Slot, listener: Arc<ListenerState>, shared: Arc<Shared>) {
-    let killed = Arc::clone(&listener);
+    let state = Arc::clone(&listener);
+    let killed = Quiet::new(async move { state.killed().await });
     tokio::select! {
         served = begin(stream, slot, listener, shared) => {
             if let Err(error) = served {
                 tracing::debug!(%error, "a connection ended");
             }
         }
-        () = killed.killed() => {}
+        () = killed => {}
     }
 }
 
@@ -93,20 +47,8 @@ async fn begin(mut stream: TcpStream, slot: Slot, listener: Arc<ListenerState>, 
             destination = told.destination;
         }
     }
-    let address = client.ip().to_canonical().to_string();
-    let mut info = ConnectionInfo {
-        peer,
-        client,
-        destination,
-        port: table.port,
-        is_tls: false,
-        server_name: None,
-        listener,
-        shared,
-        forwarded_for: HeaderValue::from_str(&address).map_err(io::Error::other)?,
-        port_value: HeaderValue::from(table.port),
-        slot,
-    };
+    let arrival = Arrival { peer, client, destination };
+    let mut info = ConnectionInfo::new(arrival, table.port, listener, shared, slot)?;
     match &table.protocol {
         Protocol::Http(_) => {
             drop(table);
@@ -127,8 +69,7 @@ async fn begin(mut stream: TcpStream, slot: Slot, listener: Arc<ListenerState>, 
                     return Err(error);
                 }
             };
-            info.server_name.clone_from(&hello.server_name);
-            info.is_tls = true;
+            info.set_tls(hello.server_name.clone());
             let name = hello.server_name.as_deref().unwrap_or_default();
             match names.find(name).map(Arc::clone) {
                 Some(host) => {
@@ -193,15 +134,16 @@ async fn serve_http(info: Arc<ConnectionInfo>, stream: Stream) -> io::Result<()>
     });
     let connection = shared.http.serve_connection_with_upgrades(TokioIo::new(stream), service);
     tokio::pin!(connection);
-    let mut is_draining = false;
-    loop {
-        tokio::select! {
-            ended = connection.as_mut() => return ended.map_err(io::Error::other),
-            () = info.slot.closed() => return Ok(()),
-            () = info.listener.drained(), if !is_draining => {
-                connection.as_mut().graceful_shutdown();
-                is_draining = true;
-            }
-        }
+    let mut closed = Quiet::new(info.closed());
+    let drained = Quiet::new(info.listener.drained());
+    tokio::select! {
+        biased;
+        ended = connection.as_mut() => return ended.map_err(io::Error::other),
+        () = &mut closed => return Ok(()),
+        () = drained => connection.as_mut().graceful_shutdown(),
+    }
+    tokio::select! {
+        ended = connection => ended.map_err(io::Error::other),
+        () = closed => Ok(()),
     }
 }

@@ -9,18 +9,23 @@
 
 mod access_log;
 mod backend;
-mod body;
+mod client;
 mod clock;
 mod connection;
 mod edge;
 mod filters;
+pub mod fuzz;
 mod handover;
 mod http;
 mod listener;
+mod listener_state;
 mod metrics;
 mod policy;
 mod proxy_protocol;
+mod quiet;
 mod random;
+mod request_body;
+mod response;
 mod shared;
 mod stream;
 mod table;

@@ -5,12 +5,11 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use corten_listen::{Gate, Limits};
 use corten_routing::Transport;
 use tokio::net::{TcpListener, TcpSocket, UdpSocket};
-use tokio_util::sync::CancellationToken;
 
+use crate::listener_state::ListenerState;
 use crate::shared::Shared;
 use crate::table::Table;
 use crate::{connection, udp};
@@ -23,34 +22,6 @@ const BACKLOG: u32 = 4096;
 pub(crate) struct SocketKey {
     pub(crate) address: SocketAddr,
     pub(crate) transport: Transport,
-}
-
-/// The state that the connections of a listener share.
-#[derive(Debug)]
-pub(crate) struct ListenerState {
-    table: ArcSwap<Table>,
-    drain: CancellationToken,
-    kill: CancellationToken,
-}
-
-impl ListenerState {
-    fn new(table: Arc<Table>) -> ListenerState {
-        ListenerState { table: ArcSwap::new(table), drain: CancellationToken::new(), kill: CancellationToken::new() }
-    }
-
-    pub(crate) fn table(&self) -> Arc<Table> {
-        self.table.load_full()
-    }
-
-    /// Resolves when connections take no further request.
-    pub(crate) async fn drained(&self) {
-        self.drain.cancelled().await;
-    }
-
-    /// Resolves when connections must end.
-    pub(crate) async fn killed(&self) {
-        self.kill.cancelled().await;
-    }
 }
 
 /// A socket, before it is served. Its fields keep a socket that another process had.
@@ -149,16 +120,16 @@ impl RunningListener {
 
     /// Takes over a new table. Requests in flight keep theirs.
     pub(crate) fn set_table(&self, table: Arc<Table>) {
-        self.state.table.store(table);
+        self.state.set_table(table);
     }
 
     /// Stops to accept. Connections end with their requests, and after the grace period in any case.
     pub(crate) fn drain(self, grace: std::time::Duration) {
-        self.state.drain.cancel();
+        self.state.drain();
         let state = self.state;
         tokio::spawn(async move {
             tokio::time::sleep(grace).await;
-            state.kill.cancel();
+            state.kill();
         });
     }
 }

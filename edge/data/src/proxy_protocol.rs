@@ -1,6 +1,6 @@
 //! The PROXY protocol, by which a proxy in front tells the addresses of a connection before its bytes.
 //!
-//! A header is read only from peers that are trusted: whoever may send one chooses the address that policies see. A
+//! A header is read only from peers that are trusted: its sender chooses the address that policies see. A
 //! header is bounded in size, and the caller bounds the time.
 
 use std::io;

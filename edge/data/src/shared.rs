@@ -17,6 +17,10 @@ use crate::policy::rate::Limiters;
 /// The most copies of requests on their way to mirrors.
 const MAX_MIRRORS: usize = 1024;
 
+/// The bytes that a client may send ahead on a stream, and on a connection of HTTP/2.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
@@ -30,6 +34,13 @@ pub(crate) struct Shared {
     backends: Mutex<HashMap<BackendKey, Arc<Backend>>>,
 }
 
+/// Returns the settings of HTTP connections of clients. Bodies of HTTP/2 get more room than 64 KiB on their way.
+fn http() -> Builder<TokioExecutor> {
+    let mut builder = corten_listen::http();
+    builder.http2().initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
+    builder
+}
+
 impl Shared {
     pub(crate) fn new(access_log: Option<AccessLog>) -> Shared {
         Shared {
@@ -37,7 +48,7 @@ impl Shared {
             access_log,
             limiters: Limiters::default(),
             mirrors: Arc::new(Semaphore::new(MAX_MIRRORS)),
-            http: corten_listen::http(),
+            http: http(),
             tasks: TaskTracker::new(),
             backends: Mutex::default(),
         }

@@ -122,57 +122,65 @@ pub(crate) struct Compiler<'a> {
 
 /// TLS settings by their description. They outlive a configuration, so that clients resume their sessions.
 #[derive(Debug, Default)]
-pub(crate) struct TlsConfigs {
-    entries: Vec<TlsEntry>,
-}
+pub(crate) struct TlsConfigs(HashMap<TlsDescription, TlsEntry>);
+
+/// The digest of certificates, keys and trusted certificates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct TlsDescription([u8; 32]);
 
 #[derive(Debug)]
 struct TlsEntry {
-    certificates: Arc<[Arc<ServerCertificate>]>,
-    validation: Option<Arc<ClientValidation>>,
-    is_http: bool,
     config: Option<Arc<ServerConfig>>,
     is_used: bool,
+}
+
+impl TlsDescription {
+    fn new(
+        certificates: &[Arc<ServerCertificate>],
+        validation: Option<&Arc<ClientValidation>>,
+        is_http: bool,
+    ) -> TlsDescription {
+        let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+        let mut add = |bytes: &[u8]| {
+            context.update(&(bytes.len() as u64).to_le_bytes());
+            context.update(bytes);
+        };
+        for certificate in certificates {
+            add(&certificate.chain_pem);
+            add(&certificate.key_pem);
+        }
+        if let Some(validation) = validation {
+            add(&validation.trusted_pem);
+            add(&[1, u8::from(validation.optional)]);
+        }
+        add(&[u8::from(is_http)]);
+        let mut digest = [0; 32];
+        digest.copy_from_slice(context.finish().as_ref());
+        TlsDescription(digest)
+    }
 }
 
 impl TlsConfigs {
     /// Returns the settings of certificates; none if they are invalid.
     fn get(
         &mut self,
-        certificates: &Arc<[Arc<ServerCertificate>]>,
+        certificates: &[Arc<ServerCertificate>],
         validation: Option<&Arc<ClientValidation>>,
         is_http: bool,
     ) -> Option<Arc<ServerConfig>> {
-        let known = self.entries.iter_mut().find(|entry| {
-            entry.is_http == is_http
-                && entry.validation.as_ref() == validation
-                && (Arc::ptr_eq(&entry.certificates, certificates) || entry.certificates == *certificates)
+        let description = TlsDescription::new(certificates, validation, is_http);
+        let entry = self.0.entry(description).or_insert_with(|| {
+            let made = tls::server_config(certificates, validation.map(Arc::as_ref), is_http);
+            let config = made.inspect_err(|error| tracing::warn!(%error, "a TLS host has no usable certificate"));
+            TlsEntry { config: config.ok(), is_used: true }
         });
-        if let Some(entry) = known {
-            entry.is_used = true;
-            return entry.config.clone();
-        }
-        let made = tls::server_config(certificates, validation.map(Arc::as_ref), is_http);
-        let config = match made {
-            Ok(config) => Some(config),
-            Err(error) => {
-                tracing::warn!(%error, "a TLS host has no usable certificate");
-                None
-            }
-        };
-        self.entries.push(TlsEntry {
-            certificates: Arc::clone(certificates),
-            validation: validation.cloned(),
-            is_http,
-            config: config.clone(),
-            is_used: true,
-        });
-        config
+        entry.is_used = true;
+        entry.config.clone()
     }
 
     /// Forgets settings that no table has asked for since the last call.
     pub(crate) fn forget_unused(&mut self) {
-        self.entries.retain_mut(|entry| std::mem::take(&mut entry.is_used));
+        self.0.retain(|_, entry| std::mem::take(&mut entry.is_used));
     }
 }
 

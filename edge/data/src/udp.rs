@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backend::{Backend, InFlight};
 use crate::clock;
-use crate::listener::ListenerState;
+use crate::listener_state::ListenerState;
 use crate::shared::Shared;
 use crate::table::Protocol;
 

@@ -54,7 +54,7 @@ pub enum BackendProtocol {
     Http2,
 }
 
-/// What a BackendTLSPolicy says.
+/// The settings of a BackendTLSPolicy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendTls {
     /// The server name that is sent, and verified unless `subject_alt_names` has entries.

@@ -8,6 +8,7 @@ mod answers;
 mod api;
 mod certificates;
 mod configuration;
+mod edge;
 mod images;
 mod joining;
 mod kernel;
@@ -44,6 +45,7 @@ const FAMILIES: &[&[Target]] = &[
     plugins::TARGETS,
     joining::TARGETS,
     objects::TARGETS,
+    edge::TARGETS,
 ];
 
 pub fn all() -> impl Iterator<Item = &'static Target> {

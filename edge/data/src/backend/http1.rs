@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{Connection, Parts, SendRequest};
 use hyper_util::rt::TokioIo;
 
-use crate::body::RequestBody;
+use crate::request_body::RequestBody;
 use crate::stream::Stream;
 
 /// The most bytes of a response's head.
@@ -24,6 +24,8 @@ pub(crate) struct Http1Connection {
     sender: SendRequest<RequestBody>,
     connection: Connection<TokioIo<Stream>, RequestBody>,
     is_finished: bool,
+    /// Whether requests of other clients may follow.
+    is_shared: bool,
     /// Whether the connection has served a request before.
     pub(crate) is_reused: bool,
 }
@@ -43,11 +45,11 @@ pub(crate) struct SendError {
 }
 
 /// Begins HTTP on a new connection.
-pub(super) async fn open(stream: Stream) -> Result<Http1Connection, hyper::Error> {
+pub(super) async fn open(stream: Stream, is_shared: bool) -> Result<Http1Connection, hyper::Error> {
     let mut builder = hyper::client::conn::http1::Builder::new();
     builder.max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
     let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
-    Ok(Http1Connection { sender, connection, is_finished: false, is_reused: false })
+    Ok(Http1Connection { sender, connection, is_finished: false, is_shared, is_reused: false })
 }
 
 impl Http1Connection {
@@ -59,10 +61,10 @@ impl Http1Connection {
         self.is_finished
     }
 
-    /// Reports whether the connection can take a request.
+    /// Reports whether the connection can take another request.
     pub(super) fn is_open(&mut self) -> bool {
         let mut context = Context::from_waker(Waker::noop());
-        !self.drive(&mut context) && self.sender.is_ready()
+        self.is_shared && !self.drive(&mut context) && self.sender.is_ready()
     }
 
     /// Sends a request and waits for the head of its response.

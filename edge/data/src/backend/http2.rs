@@ -8,7 +8,7 @@ use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 
 use super::Endpoint;
-use crate::body::RequestBody;
+use crate::request_body::RequestBody;
 use crate::stream::Stream;
 
 /// The most streams that we open on one connection, though the endpoint allows more.

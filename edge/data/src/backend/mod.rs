@@ -152,7 +152,7 @@ impl Backend {
         let settings = arc_swap::Guard::into_inner(settings);
         let stream = connect_stream(endpoint, &settings, client).await?;
         match protocol {
-            BackendProtocol::Http1 => Ok(Connected::Http1(Box::new(http1::open(stream).await?))),
+            BackendProtocol::Http1 => Ok(Connected::Http1(Box::new(http1::open(stream, is_shared).await?))),
             BackendProtocol::Http2 => Ok(Connected::Http2(http2::open(endpoint, stream, is_shared).await?)),
         }
     }

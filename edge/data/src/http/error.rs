@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
-use crate::body::ResponseBody;
+use crate::response::ResponseBody;
 
 /// The form of errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,10 +13,11 @@ use std::time::Duration;
 use super::error::error_response;
 use super::{Exchange, forward, head};
 use crate::backend::Backend;
-use crate::body::{RequestBody, ResponseBody, SizeLimit};
 use crate::filters::{Filters, RequestFilter};
 use crate::policy::cors::CorsPolicy;
 use crate::random;
+use crate::request_body::{RequestBody, SizeLimit};
+use crate::response::ResponseBody;
 
 /// The longest time for a backend's decision on a request.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,6 +34,7 @@ pub(super) async fn apply(
         let style = exchange.style;
         match filter {
             RequestFilter::Headers(changes) => changes.apply(&mut parts.headers),
+            RequestFilter::Redirect(redirect) if leads_back(redirect, exchange) => {}
             RequestFilter::Redirect(redirect) => return Err(redirected(redirect, exchange, parts)),
             RequestFilter::Rewrite { hostname, path } => {
                 if let Some(hostname) = hostname {
@@ -80,7 +82,10 @@ pub(super) async fn apply(
                 }
             }
             RequestFilter::ForwardAuth { policy, backend } => decide(exchange, policy, backend, parts).await?,
-            RequestFilter::BodySize(limit) => limit_body(exchange, parts, *limit)?,
+            RequestFilter::BodySize(limit) if is_longer(parts, *limit) => {
+                return Err(error_response(StatusCode::PAYLOAD_TOO_LARGE, style));
+            }
+            RequestFilter::BodySize(limit) => exchange.limit = Some(SizeLimit::new(*limit)),
             RequestFilter::Respond(response) => return Err(fixed(response)),
         }
     }
@@ -98,13 +103,10 @@ fn challenged(exchange: &Exchange<'_>, challenge: HeaderValue) -> Response<Respo
     response
 }
 
-fn limit_body(exchange: &mut Exchange<'_>, parts: &Parts, limit: u64) -> Result<(), Response<ResponseBody>> {
+/// Reports whether a body says that it is longer than a limit.
+fn is_longer(parts: &Parts, limit: u64) -> bool {
     let length = parts.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if length.is_some_and(|length| length > limit) {
-        return Err(error_response(StatusCode::PAYLOAD_TOO_LARGE, exchange.style));
-    }
-    exchange.limit = Some(SizeLimit::new(limit));
-    Ok(())
+    length.is_some_and(|length| length > limit)
 }
 
 fn fixed(response: &FixedResponse) -> Response<ResponseBody> {
@@ -148,16 +150,30 @@ fn changed_path(change: &PathChange, exchange: &Exchange<'_>, parts: &Parts) -> 
     if changed.starts_with('/') { changed } else { format!("/{changed}") }
 }
 
+/// Reports whether a redirect to another scheme names the address that the client asked for, because a trusted proxy
+/// ended TLS: to answer with it would never end. The request goes on if its rule has backends.
+fn leads_back(redirect: &Redirect, exchange: &Exchange<'_>) -> bool {
+    let is_other = exchange.scheme != exchange.connection.scheme();
+    is_other
+        && redirect.scheme.as_deref() == Some(exchange.scheme)
+        && redirect.hostname.as_deref().is_none_or(|hostname| hostname == exchange.host)
+        && redirect.path.is_none()
+        && redirect.port.is_none()
+        && !exchange.rule.targets.all().is_empty()
+}
+
 /// Returns the answer of a redirect.
 fn redirected(redirect: &Redirect, exchange: &Exchange<'_>, parts: &Parts) -> Response<ResponseBody> {
     let connection = exchange.connection;
-    let scheme = redirect.scheme.as_deref().unwrap_or_else(|| connection.scheme());
+    let scheme = redirect.scheme.as_deref().unwrap_or(exchange.scheme);
     let host = redirect.hostname.as_deref().unwrap_or(exchange.host);
     let own_port = match scheme {
         "https" => 443,
         _ => 80,
     };
-    let listener_port = if redirect.scheme.is_some() { own_port } else { connection.port };
+    // The port that a proxy in front listens on is its scheme's own.
+    let is_proxied = exchange.scheme != connection.scheme();
+    let listener_port = if redirect.scheme.is_some() || is_proxied { own_port } else { connection.port };
     let port = redirect.port.unwrap_or(listener_port);
     let path = match &redirect.path {
         Some(change) => head::with_query(&changed_path(change, exchange, parts), parts.uri.query()),
@@ -242,7 +258,7 @@ fn question(
         None => parts.headers.get(HOST).cloned().ok_or(())?,
     };
     headers.insert(HOST, host);
-    let url = format!("{}://{}{own}", exchange.connection.scheme(), exchange.host);
+    let url = format!("{}://{}{own}", exchange.scheme, exchange.host);
     for (name, value) in [
         ("x-forwarded-method", parts.method.as_str()),
         ("x-forwarded-uri", own),
@@ -262,7 +278,7 @@ fn sign_in_redirect(
     decided: &HeaderMap,
 ) -> Response<ResponseBody> {
     let host = parts.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or(exchange.host);
-    let url = format!("{}://{host}{own}", exchange.connection.scheme());
+    let url = format!("{}://{host}{own}", exchange.scheme);
     let encoded: String = url
         .bytes()
         .map(|byte| match byte {

@@ -18,9 +18,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{Exchange, head, upgrade};
 use crate::backend::{Backend, Client, ConnectError, Connected, Endpoint, Http1Connection, Http2Stream, InFlight};
-use crate::body::{RequestBody, ResponseBody, ResponseSource, WholeBody};
 use crate::policy::session::{self, Session};
 use crate::random;
+use crate::request_body::{RequestBody, WholeBody};
+use crate::response::{ResponseBody, ResponseSource};
 use crate::table::{Target, Targets};
 
 /// The most endpoints that a request tries to connect to.
@@ -205,8 +206,9 @@ async fn try_endpoints(
     };
     let mut attempts = 0;
     let mut repeats = 0;
+    let mut failed_at: Vec<SocketAddr> = Vec::new();
     loop {
-        let (endpoint, connected) = connect(exchange, backend).await?;
+        let (endpoint, connected) = connect(exchange, backend, &failed_at).await?;
         let is_idempotent = next.body().is_end_stream() && is_safe_to_repeat(next.method());
         let again = match &connected {
             Connected::Http1(connection) if connection.is_reused && is_idempotent => Some(copy_head(&next)),
@@ -238,6 +240,7 @@ async fn try_endpoints(
             }
         }
         attempts += 1;
+        failed_at.push(endpoint.address);
         exchange.connection.shared.metrics.retries.add(1.0);
         if let Some(retry) = retry {
             tokio::time::sleep(backoff(retry, attempts)).await;
@@ -263,15 +266,23 @@ fn is_safe_to_repeat(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::PUT | Method::DELETE | Method::TRACE)
 }
 
-/// Connects to an endpoint; to another one if that fails.
-async fn connect(exchange: &Exchange<'_>, backend: &Arc<Backend>) -> Result<(Arc<Endpoint>, Connected), Failure> {
+/// Connects to an endpoint; to another one if that fails. Endpoints that failed the request before come last.
+async fn connect(
+    exchange: &Exchange<'_>,
+    backend: &Arc<Backend>,
+    failed_at: &[SocketAddr],
+) -> Result<(Arc<Endpoint>, Connected), Failure> {
     let mut tried: Vec<SocketAddr> = Vec::new();
     let client = exchange.connection.addresses();
     let mut failure = Failure::NoEndpoint;
     let mut session = exchange.session;
     while tried.len() < MAX_CONNECTS {
         let persistent = session.take().and_then(|session| backend.session_endpoint(session.endpoint));
-        let Some(endpoint) = persistent.or_else(|| backend.choose(&tried)) else {
+        let other = || match failed_at {
+            [] => None,
+            _ => backend.choose(&[&tried, failed_at].concat()),
+        };
+        let Some(endpoint) = persistent.or_else(other).or_else(|| backend.choose(&tried)) else {
             return Err(failure);
         };
         match backend.connect(&endpoint, client).await {

@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version};
 use hyper::body::Incoming;
 
 use super::Exchange;
-use crate::connection::ConnectionInfo;
+use crate::client::ConnectionInfo;
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -210,6 +210,15 @@ pub(super) fn client(
         }
     }
     client
+}
+
+/// Returns the scheme that the client used: the connection's, or the one that a trusted proxy names.
+pub(super) fn scheme(connection: &ConnectionInfo, is_trusted: bool, headers: &HeaderMap) -> &'static str {
+    match headers.get(FORWARDED_PROTO).filter(|_| is_trusted).map(HeaderValue::as_bytes) {
+        Some(b"https") => "https",
+        Some(b"http") => "http",
+        _ => connection.scheme(),
+    }
 }
 
 /// Returns a path with a query.

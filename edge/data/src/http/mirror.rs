@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use tokio::sync::mpsc;
 
 use super::{Exchange, forward};
-use crate::body::RequestBody;
+use crate::request_body::RequestBody;
 
 /// The frames of a body that a mirror may be behind.
 const MAX_BEHIND: usize = 64;

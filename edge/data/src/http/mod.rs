@@ -19,9 +19,10 @@ use hyper::upgrade::OnUpgrade;
 
 use crate::access_log::Entry;
 use crate::backend::Backend;
-use crate::body::{RequestBody, ResponseBody, SizeLimit};
-use crate::connection::ConnectionInfo;
-use crate::policy::{compression, session};
+use crate::client::ConnectionInfo;
+use crate::policy::session;
+use crate::request_body::{RequestBody, SizeLimit};
+use crate::response::{ResponseBody, compression};
 use crate::table::{HttpHosts, HttpTable, Protocol, Rule, Table, TlsTable};
 use error::{ErrorStyle, error_response};
 
@@ -31,6 +32,8 @@ pub(crate) struct Exchange<'a> {
     rule: &'a Rule,
     matched: &'a HttpRule,
     client: IpAddr,
+    /// The scheme that the client used: a trusted proxy may have ended TLS.
+    scheme: &'static str,
     begun: tokio::time::Instant,
     /// The host as the client wrote it, in lower case and without a port.
     host: &'a str,
@@ -143,6 +146,7 @@ async fn answer(
         rule,
         matched,
         client: head::client(connection, is_trusted, &parts.headers, &table.options.trusted_proxies),
+        scheme: head::scheme(connection, is_trusted, &parts.headers),
         begun: tokio::time::Instant::now(),
         host: &host,
         target: taken.normalized.as_ref().map(|path| head::with_query(path, parts.uri.query())),
@@ -163,6 +167,9 @@ async fn answer(
         changes.apply(response.headers_mut());
     }
     if let Some(headers) = exchange.response_headers.take() {
+        // The policy speaks for the backend.
+        response.headers_mut().remove(header::ACCESS_CONTROL_ALLOW_ORIGIN);
+        response.headers_mut().remove(header::ACCESS_CONTROL_ALLOW_CREDENTIALS);
         head::merge(response.headers_mut(), headers);
     }
     if is_gzip && !is_head {

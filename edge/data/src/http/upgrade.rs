@@ -8,7 +8,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWriteExt;
 
 use crate::backend::{Http1Connection, InFlight};
-use crate::connection::ConnectionInfo;
+use crate::client::ConnectionInfo;
 
 /// Passes bytes between a client and an endpoint in a task of its own.
 pub(super) fn begin(

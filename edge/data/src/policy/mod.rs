@@ -1,7 +1,6 @@
-//! Policies: the decisions on a request before it goes to a backend, and changes of responses.
+//! Policies: the decisions on a request before it goes to a backend.
 
 pub(crate) mod basic_auth;
-pub(crate) mod compression;
 pub(crate) mod cors;
 pub(crate) mod jwt;
 mod md5;

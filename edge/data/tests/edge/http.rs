@@ -172,6 +172,20 @@ async fn redirects_name_the_changed_address() {
 }
 
 #[tokio::test]
+async fn a_redirect_to_https_ends_behind_a_proxy_that_ends_tls() {
+    let rules = || vec![filtered("/", "a", [redirect(Some("https"), None, None, None)])];
+    let mut fixture = Fixture::http(rules()).await;
+    let _upstream = fixture.echo("a").await;
+    let https = request("GET", "/", &[("x-forwarded-proto", "https")], "");
+    assert_eq!(fixture.send(https.clone()).await.status(), 302, "a client may not choose");
+    let options =
+        ListenerOptions { trusted_proxies: Arc::from(["127.0.0.0/8".parse().unwrap()]), proxy_protocol: false };
+    fixture.apply_with(ListenerProtocol::Http(any_host(rules())), options).await;
+    assert_eq!(fixture.send(https).await.status(), 200);
+    assert_eq!(fixture.get("/").await.status(), 302);
+}
+
+#[tokio::test]
 async fn rewrites_change_what_the_endpoint_sees() {
     let rewrite = |hostname: Option<&str>, path| Filter::Rewrite { hostname: hostname.map(Into::into), path };
     let regex = HttpRule {

@@ -57,7 +57,7 @@ async fn tcp_without_a_backend_is_closed() {
 }
 
 #[tokio::test]
-async fn the_proxy_protocol_is_believed_from_trusted_proxies_and_told_to_backends() {
+async fn the_proxy_protocol_is_read_from_trusted_proxies_and_written_to_backends() {
     for (version, trusted) in [(ProxyVersion::V1, "127.0.0.1"), (ProxyVersion::V1, "192.0.2.0/24")] {
         let options = ListenerOptions { trusted_proxies: Arc::from([trusted.parse().unwrap()]), proxy_protocol: true };
         let protocol = ListenerProtocol::Tcp(Arc::from([reference("a")]));
@@ -75,6 +75,40 @@ async fn the_proxy_protocol_is_believed_from_trusted_proxies_and_told_to_backend
             assert!(seen.starts_with("PROXY TCP4 127.0.0.1 127.0.0.1 "), "{seen}");
             assert!(seen.ends_with("\r\nPROXY TCP4 203.0.113.7 203.0.113.8 1234 443\r\ntext"), "{seen}");
         }
+    }
+}
+
+/// Starts a server that answers each head with the bytes that it read since the last answer.
+async fn head_echo() -> Upstream {
+    let listener = TcpListener::bind((LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    Upstream::from_task(address, async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut read = Vec::new();
+                while stream.read_buf(&mut read).await.is_ok_and(|length| length > 0) {
+                    if read.ends_with(b"\r\n\r\n") {
+                        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", read.len());
+                        stream.write_all(&[head.as_bytes(), &read].concat()).await.unwrap();
+                        read.clear();
+                    }
+                }
+            });
+        }
+    })
+}
+
+#[tokio::test]
+async fn every_request_to_a_backend_with_the_proxy_protocol_has_its_own_connection() {
+    let mut fixture = Fixture::http(vec![rule("/", "a")]).await;
+    let backend = Backend { proxy_protocol: Some(ProxyVersion::V1), ..Backend::plain(BackendProtocol::Http1) };
+    fixture.backend("a", backend).await;
+    let upstream = head_echo().await;
+    fixture.endpoints("a", &[upstream.address]);
+    for _ in 0..3 {
+        let seen = text(&fixture.get("/").await);
+        assert!(seen.starts_with("PROXY TCP4 127.0.0.1 127.0.0.1 ") && seen.contains("\r\nGET / "), "{seen}");
     }
 }
 

@@ -10,7 +10,8 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame};
 use std::pin::Pin;
 
-use crate::body::{BodyError, ResponseBody, ResponseSource};
+use super::{ResponseBody, ResponseSource};
+use crate::request_body::BodyError;
 
 /// The smallest body that is worth it.
 const MIN_LENGTH: u64 = 256;
