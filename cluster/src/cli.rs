@@ -11,7 +11,7 @@ use crate::access_options::AccessOptions;
 use crate::backup_cli::{BackupOptions, Keep};
 use crate::certificate_cli::{Ca, Certificate, EncryptionKey, NodeCommand, ServiceAccountKey};
 use crate::certificate_options::CertificateOptions;
-use crate::edge_options::{EdgeOptions, port_range};
+use crate::edge_options::{Edge, EdgeOptions};
 use crate::kubelet_options::KubeletOptions;
 use crate::log_file::LogOptions;
 use crate::membership_options::MembershipOptions;
@@ -478,25 +478,6 @@ pub struct Proxy {
     /// How the proxy programs Services into the kernel.
     #[arg(long, value_enum, default_value = "nftables", value_name = "MODE")]
     pub proxy_mode: ProxyMode,
-}
-
-/// The proxy of Gateways and Ingresses alone.
-#[derive(Debug, Clone, Args)]
-pub struct Edge {
-    /// The kubeconfig of the API server.
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: PathBuf,
-    /// The name of this node; defaults to the host name.
-    #[arg(long, value_name = "NAME")]
-    pub node_name: Option<String>,
-    /// Also run the controller, which installs Gateway API and writes statuses and Services; of several processes, one
-    /// leads.
-    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true,
-          default_missing_value = "true", value_name = "BOOL")]
-    pub controller: bool,
-    /// The ports of nodes where the proxies listen.
-    #[arg(long, value_name = "FIRST-LAST", value_parser = port_range)]
-    pub edge_port_range: Option<corten_gateway::resolve::PortRange>,
 }
 
 /// Leader election among several processes.

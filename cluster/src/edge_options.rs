@@ -1,6 +1,7 @@
 //! The flags of Gateways and Ingresses: of the server, of agents, and of the agents that a server starts.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::Args;
 use corten_gateway::resolve::PortRange;
@@ -27,8 +28,27 @@ impl EdgeOptions {
     }
 }
 
+/// The proxy of Gateways and Ingresses alone.
+#[derive(Debug, Clone, Args)]
+pub struct Edge {
+    /// The kubeconfig of the API server.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: PathBuf,
+    /// The name of this node; defaults to the host name.
+    #[arg(long, value_name = "NAME")]
+    pub node_name: Option<String>,
+    /// Also run the controller, which installs Gateway API and writes statuses and Services; of several processes, one
+    /// leads.
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_name = "BOOL")]
+    pub controller: bool,
+    /// The ports of nodes where the proxies listen.
+    #[arg(long, value_name = "FIRST-LAST", value_parser = port_range)]
+    pub edge_port_range: Option<PortRange>,
+}
+
 /// Parses `FIRST-LAST`.
-pub fn port_range(text: &str) -> Result<PortRange, String> {
+fn port_range(text: &str) -> Result<PortRange, String> {
     let invalid = || format!("{text:?} is not a range of ports, such as 28000-29999");
     let (first, last) = text.split_once('-').ok_or_else(invalid)?;
     let first: u16 = first.parse().map_err(|_| invalid())?;

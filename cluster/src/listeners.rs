@@ -25,6 +25,7 @@ pub fn listeners() -> Vec<Listener> {
     all.extend(kubelet_and_runtime());
     all.extend(network());
     all.extend(proxy());
+    all.push(edge());
     all
 }
 
@@ -158,6 +159,16 @@ fn network() -> [Listener; 5] {
             clients: "The cluster's nodes, by their keys.",
         },
     ]
+}
+
+fn edge() -> Listener {
+    Listener {
+        name: "Gateways and Ingresses",
+        transport: "TCP, UDP",
+        port: None,
+        place: "every address, one port of 28000-29999 (`--edge-port-range`) for each port of a Gateway; none without one",
+        clients: "Every host, as at the address of the Gateway.",
+    }
 }
 
 fn proxy() -> [Listener; 4] {

@@ -25,12 +25,13 @@ use tokio_util::sync::CancellationToken;
 use super::apiserver::ApiServer;
 use super::companion::Companion;
 use crate::config::{Cluster, Node, node_name};
+use crate::edge_options::Edge;
 use crate::tasks::Tasks;
-use crate::{cli, kubeconfig, pki};
+use crate::{kubeconfig, pki};
 
 /// The service account of the controller, in kube-system.
 pub const CONTROLLER_ACCOUNT: &str = "gateway-controller";
-/// The user and group of the proxy: nobody's.
+/// The user and group of the proxy, which own no file of the system.
 const USER: u32 = 65534;
 /// The descriptor of the proxy's directory in its process.
 const DIRECTORY: RawFd = 3;
@@ -191,7 +192,7 @@ impl DataHalf for Proxy {
 }
 
 /// Runs `corten edge`.
-pub async fn alone(flags: cli::Edge, shutdown: CancellationToken) -> Result<()> {
+pub async fn alone(flags: Edge, shutdown: CancellationToken) -> Result<()> {
     let path = &flags.kubeconfig;
     let client = Client::from_kubeconfig(path, None).with_context(|| format!("{} cannot be used", path.display()))?;
     let client = client.with_user_agent("corten-edge");

@@ -4,9 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use corten_client::{Cache, Caches, Change, Client, ListOptions, Resource as Kind, Subscription};
-use corten_meta::Key;
+use corten_meta::{Key, Value};
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -85,6 +86,29 @@ fn keep<S: DeserializeOwned + Default>(store: &mut Store<S>, change: &Change) {
     };
 }
 
+/// The pause before the API server is asked again for Gateway API.
+const DISCOVERY_PAUSE: Duration = Duration::from_millis(200);
+
+/// Waits until the API server serves all kinds of Gateway API; false at shutdown.
+async fn served(client: &Client, shutdown: &CancellationToken) -> bool {
+    let wanted: Vec<Kind> = watched().into_iter().map(|one| one.kind).filter(|kind| kind.group == GROUP).collect();
+    loop {
+        if let Ok(answer) = client.get_raw(&format!("/apis/{GROUP}/v1")).await {
+            let list: Value = serde_json::from_slice(&answer).unwrap_or_default();
+            let has = |plural: &str| {
+                list["resources"].as_array().into_iter().flatten().any(|resource| resource["name"] == plural)
+            };
+            if wanted.iter().all(|kind| has(&kind.plural)) {
+                return true;
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(DISCOVERY_PAUSE) => {}
+            () = shutdown.cancelled() => return false,
+        }
+    }
+}
+
 /// A kind whose objects are watched by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ByName {
@@ -125,6 +149,9 @@ pub struct World {
 impl World {
     /// Opens the watches, and waits until all of them are synced; `None` at shutdown.
     pub async fn open(client: Client, shutdown: CancellationToken) -> Option<World> {
+        if !served(&client, &shutdown).await {
+            return None;
+        }
         let caches = Caches::new(client, shutdown.clone());
         let bell = Arc::new(Notify::new());
         let watched = watched();

@@ -13,12 +13,24 @@ pub fn pattern(hostname: Option<&str>) -> HostPattern {
     }
 }
 
+/// Returns the pattern of a host name of an Ingress, whose wildcard stands for one label.
+pub fn ingress_pattern(hostname: Option<&str>) -> HostPattern {
+    match pattern(hostname) {
+        HostPattern::Wildcard(suffix) => HostPattern::OneLabel(suffix),
+        other => other,
+    }
+}
+
 /// Reports whether every host of `inner` is one of `outer`.
 pub fn covers(outer: &HostPattern, inner: &HostPattern) -> bool {
     let is_below = |name: &str, suffix: &str| name.strip_suffix(suffix).is_some_and(|head| head.ends_with('.'));
     match (outer, inner) {
         (HostPattern::Any, _) => true,
         (HostPattern::Exact(outer), HostPattern::Exact(inner)) => outer == inner,
+        (HostPattern::OneLabel(outer), HostPattern::OneLabel(inner)) => outer == inner,
+        (HostPattern::OneLabel(outer), HostPattern::Exact(inner)) => {
+            inner.split_once('.').is_some_and(|(_, suffix)| suffix == outer)
+        }
         (HostPattern::Wildcard(outer), HostPattern::Exact(inner)) => is_below(inner, outer),
         (HostPattern::Wildcard(outer), HostPattern::Wildcard(inner)) => outer == inner || is_below(inner, outer),
         _ => false,
@@ -49,8 +61,9 @@ pub fn intersect(listener: Option<&str>, route: &[String]) -> Vec<HostPattern> {
 pub fn specificity(pattern: &HostPattern) -> (u8, std::cmp::Reverse<usize>) {
     match pattern {
         HostPattern::Exact(name) => (0, std::cmp::Reverse(name.len())),
-        HostPattern::Wildcard(suffix) => (1, std::cmp::Reverse(suffix.len())),
-        HostPattern::Any => (2, std::cmp::Reverse(0)),
+        HostPattern::OneLabel(suffix) => (1, std::cmp::Reverse(suffix.len())),
+        HostPattern::Wildcard(suffix) => (2, std::cmp::Reverse(suffix.len())),
+        HostPattern::Any => (3, std::cmp::Reverse(0)),
     }
 }
 
@@ -63,7 +76,7 @@ mod tests {
         let listener = Some(listener).filter(|name| !name.is_empty());
         let name = |pattern: &HostPattern| match pattern {
             HostPattern::Exact(name) => name.clone(),
-            HostPattern::Wildcard(suffix) => format!("*.{suffix}"),
+            HostPattern::Wildcard(suffix) | HostPattern::OneLabel(suffix) => format!("*.{suffix}"),
             HostPattern::Any => "any".to_owned(),
         };
         intersect(listener, &routes).iter().map(name).collect::<Vec<_>>().join(" ")

@@ -60,7 +60,7 @@ fn is_ours(objects: &Objects, ingress: &Resource<IngressSpec>) -> bool {
 fn collect(objects: &Objects, ingress: &Resource<IngressSpec>, collected: &mut Collected, resolved: &mut Resolved) {
     let spec = &ingress.spec;
     for rule in &spec.rules {
-        let host = hosts::pattern(rule.host.as_deref());
+        let host = hosts::ingress_pattern(rule.host.as_deref());
         let rules: Vec<HttpRule> =
             rule.http.paths.iter().map(|path| http_rule(objects, ingress, path, resolved)).collect();
         let entry = collected.rules.entry(host).or_default();
@@ -81,10 +81,10 @@ fn collect(objects: &Objects, ingress: &Resource<IngressSpec>, collected: &mut C
         let certificate =
             certificates::server_certificate(objects, from, &to, "InvalidCertificate", &mut resolved.references);
         let Ok(certificate) = certificate else { continue };
-        let of_rules = spec.rules.iter().map(|rule| hosts::pattern(rule.host.as_deref()));
+        let of_rules = spec.rules.iter().map(|rule| hosts::ingress_pattern(rule.host.as_deref()));
         let patterns: Vec<HostPattern> = match tls.hosts.is_empty() {
             true => of_rules.chain(spec.rules.is_empty().then_some(HostPattern::Any)).collect(),
-            false => tls.hosts.iter().map(|host| hosts::pattern(Some(host))).collect(),
+            false => tls.hosts.iter().map(|host| hosts::ingress_pattern(Some(host))).collect(),
         };
         for pattern in patterns {
             collected.certificates.entry(pattern).or_default().push(certificate.clone());

@@ -114,7 +114,8 @@ fn host_name(pattern: &HostPattern) -> String {
     match pattern {
         HostPattern::Exact(name) => name.clone(),
         HostPattern::Wildcard(suffix) => format!("*.{suffix}"),
-        _ => "*".to_owned(),
+        HostPattern::OneLabel(suffix) => format!("*.{suffix} (one label)"),
+        HostPattern::Any => "*".to_owned(),
     }
 }
 
