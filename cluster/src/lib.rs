@@ -9,6 +9,7 @@ mod api_servers;
 mod backup;
 mod backup_cli;
 mod bench;
+mod bench_cli;
 mod certificate_cli;
 mod certificate_options;
 mod cli;

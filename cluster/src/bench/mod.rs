@@ -21,7 +21,7 @@ use bytes::Bytes;
 use http::Method;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::cli::{BenchApi, BenchOutput, Scenario};
+use crate::bench_cli::{BenchApi, BenchOutput, Scenario};
 use measure::{Cost, Latencies, Processes, Report, Span};
 use objects::Namespace;
 use target::{Connection, Target};

@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
-use crate::cli::{BenchApi, HttpVersion};
+use crate::bench_cli::{BenchApi, HttpVersion};
 
 /// The HTTP/2 window of one stream and one connection; the client must not be the bottleneck.
 const STREAM_WINDOW: u32 = 4 << 20;

@@ -18,7 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::Run;
 use super::measure::{Latencies, Report, Span};
 use super::objects;
-use crate::cli::HttpVersion;
+use crate::bench_cli::HttpVersion;
 
 /// The number of objects that are written in turn.
 const OBJECTS: u64 = 100;

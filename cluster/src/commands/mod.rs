@@ -33,7 +33,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::backup_cli::Keep;
-use crate::cli::{self, Bench, Cli, Command, Config, Join};
+use crate::bench_cli::Bench;
+use crate::cli::{self, Cli, Command, Config, Join};
 use crate::config::{Cluster, Node};
 use crate::directories::Directories;
 use crate::log_file::LogOptions;

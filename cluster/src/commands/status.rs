@@ -73,8 +73,7 @@ async fn facts(
     let pki = directories.pki();
     let file = |name: &str| std::fs::read_to_string(pki.join(name)).unwrap_or_default();
     let members = members.map(|table| table.rows.as_slice()).unwrap_or_default();
-    let failing =
-        members.iter().skip(1).filter(|row| row[7].starts_with("failing") || row[7].starts_with("alarm"));
+    let failing = members.iter().skip(1).filter(|row| row[7].starts_with("failing") || row[7].starts_with("alarm"));
     let certificates = certificate::list(directories);
     let authority = certificates.iter().find(|one| one.name == "pki/ca.crt");
     Facts {
