@@ -207,6 +207,15 @@ fn a_cluster_of_one_server_becomes_one_of_several() {
     assert_eq!(hash(&one, "10.88.0.2", revision), hash(&one, "10.88.0.3", revision), "both members have all objects");
     known_servers(&one.data_dir().join("nodes/one-2/servers.json"), &["10.88.0.2:6443", "10.88.0.3:7443"]);
 
+    // The member refuses strangers, and its files are root's alone.
+    let audit = two.corten_command(&["audit", "--output", "json"]).output().unwrap();
+    let audit: serde_json::Value = serde_json::from_slice(&audit.stdout).unwrap();
+    let items = audit["items"].as_array().unwrap();
+    for id in ["1.1.11", "1.1.12", "1.2.23", "1.2.26", "2.1", "2.2", "2.3", "2.4", "2.5", "2.6", "2.7"] {
+        let item = items.iter().find(|item| item["id"] == id).unwrap();
+        assert_eq!(item["status"], "pass", "{item}");
+    }
+
     // The next start needs no flag.
     one.kill_hard();
     one.start(&["--node-name", "one"]);

@@ -76,9 +76,11 @@ impl Process {
         let (output, writer) = io::pipe()?;
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
         let held = lock.file.as_raw_fd();
-        // SAFETY: prctl and fcntl are async-signal-safe, and nothing is allocated between fork and exec.
+        // SAFETY: umask, prctl and fcntl are async-signal-safe, and nothing is allocated between fork and exec.
         unsafe {
             command.pre_exec(move || {
+                // etcd leaves the modes of its raft snapshots to it.
+                libc::umask(0o077);
                 let signalled = libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) == 0;
                 match signalled && libc::fcntl(held, libc::F_SETFD, 0) == 0 {
                     true => Ok(()),
@@ -180,6 +182,19 @@ mod tests {
         lines.sort_unstable();
         assert_eq!(lines, ["err", "out"]);
         assert!(Process::start(Command::new("/nowhere"), &lock, Log::open(&path).unwrap()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn files_of_the_process_are_its_owners_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = Lock::acquire(folder.path()).await.unwrap();
+        let log = Log::open(&folder.path().join("etcd.log")).unwrap();
+        let file = folder.path().join("snapshot");
+        let script = format!("echo x > {}", file.display());
+        let mut process = Process::start(shell(&script), &lock, log).await.unwrap();
+        process.ended().await.unwrap();
+        let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&file).unwrap());
+        assert_eq!(mode & 0o777, 0o600);
     }
 
     #[tokio::test]
