@@ -8,6 +8,7 @@ pub mod controllers;
 mod execute;
 mod manager;
 mod nodes;
+mod objects;
 pub mod provider;
 #[cfg(test)]
 mod tests;

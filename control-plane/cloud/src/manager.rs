@@ -12,9 +12,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::controllers::node::UNINITIALIZED;
-use crate::controllers::{list, node, node_lifecycle, route, service};
+use crate::controllers::{node, node_lifecycle, route, service};
 use crate::execute::{ClientApi, Failure, execute};
 use crate::nodes::{reference, targets};
+use crate::objects::list;
 use crate::provider::{Error, Provider};
 
 /// The number of tasks that run at once.

@@ -2,7 +2,7 @@
 
 use corten_meta::Value;
 
-use crate::controllers::{is_ready, list, string};
+use crate::objects::{is_ready, list, string};
 use crate::provider::{BalancerNode, NodeReference};
 
 const EXCLUDED: &str = "/metadata/labels/node.kubernetes.io~1exclude-from-external-load-balancers";

@@ -121,7 +121,7 @@ impl State {
     fn put(&mut self, kind: Kind, mut object: Value) {
         self.revision += 1;
         object["metadata"]["resourceVersion"] = self.revision.to_string().into();
-        let key = crate::controllers::key(&object);
+        let key = crate::objects::key(&object);
         let has_finalizers = object["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
         let is_deleted = object.pointer("/metadata/deletionTimestamp").is_some();
         match is_deleted && !has_finalizers {
@@ -308,7 +308,7 @@ fn nodes_are_initialized_and_have_routes_and_a_load_balancer() {
     assert_eq!(node["spec"]["taints"], json!([]));
     assert_eq!(node["metadata"]["labels"]["topology.kubernetes.io/zone"], "z");
     let kinds: Vec<&str> =
-        crate::controllers::list(node, "/status/addresses").filter_map(|one| one["type"].as_str()).collect();
+        crate::objects::list(node, "/status/addresses").filter_map(|one| one["type"].as_str()).collect();
     assert_eq!(kinds, ["InternalIP", "ExternalIP", "Hostname"]);
     let service = &world.all(Kind::Service)[0];
     assert_eq!(service["status"]["loadBalancer"]["ingress"], json!([{"ip": "198.51.100.1", "ipMode": "VIP"}]));

@@ -11,6 +11,7 @@ mod machine;
 pub mod message;
 mod plan;
 mod prefix;
+mod reader;
 mod rib;
 mod run;
 mod session;

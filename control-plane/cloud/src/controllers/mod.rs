@@ -8,6 +8,7 @@ pub mod service;
 use corten_meta::Key;
 use serde_json::Value;
 
+use crate::objects::{key, list, string};
 use crate::provider::{Balancer, Route};
 
 /// A write to the API, or a call to the cloud. They are carried out in order; a failure ends the list, and the next
@@ -70,23 +71,6 @@ impl Event {
         let uid = string(object, "/metadata/uid").to_owned();
         Event { kind, key: key(object), uid, is_warning, reason, message: message.into() }
     }
-}
-
-pub(crate) fn key(object: &Value) -> Key {
-    Key::new(corten_meta::namespace(object), corten_meta::name(object))
-}
-
-pub(crate) fn string<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
-}
-
-pub(crate) fn list<'a>(object: &'a Value, pointer: &str) -> impl Iterator<Item = &'a Value> {
-    object.pointer(pointer).and_then(Value::as_array).into_iter().flatten()
-}
-
-/// Reports whether the Ready condition of a node is true.
-pub(crate) fn is_ready(node: &Value) -> bool {
-    list(node, "/status/conditions").any(|one| one["type"] == "Ready" && one["status"] == "True")
 }
 
 /// Returns the taints of a node without those of a key.

@@ -3,7 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Action, Event, Kind, has_taint, key, list, string, taints_without};
+use super::{Action, Event, Kind, has_taint, taints_without};
+use crate::objects::{key, list, string};
 use crate::provider::{Error, Instance, NodeAddress};
 
 /// The taint of a node that the cloud controller manager has not initialized.

@@ -6,7 +6,8 @@
 use serde_json::{Value, json};
 
 use super::node::UNINITIALIZED;
-use super::{Action, Event, Kind, has_taint, is_ready, key, string, taints_without};
+use super::{Action, Event, Kind, has_taint, taints_without};
+use crate::objects::{is_ready, key, string};
 use crate::provider::{Error, Instance};
 
 /// The taint of a node whose instance is shut down.

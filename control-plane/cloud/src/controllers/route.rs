@@ -6,8 +6,9 @@ use corten_api::AddressRange;
 use corten_meta::Value;
 use serde_json::json;
 
-use super::{Action, Event, Kind, key, list, string};
+use super::{Action, Event, Kind};
 use crate::nodes::balancer_node;
+use crate::objects::{key, list, string};
 use crate::provider::Route;
 
 /// Returns the routes to create and to delete, and the conditions of the nodes.

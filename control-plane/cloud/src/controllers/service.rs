@@ -7,8 +7,9 @@
 use corten_meta::Value;
 use serde_json::json;
 
-use super::{Action, Event, Kind, key, list, string};
+use super::{Action, Event, Kind};
 use crate::nodes::targets;
+use crate::objects::{key, list, string};
 use crate::provider::{Annotation, Balancer, BalancerPort, BalancerStatus, Ingress};
 
 /// The finalizer of Services with a load balancer.

@@ -2,8 +2,9 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::{AsWidth, Notification, Reader};
+use super::{AsWidth, Notification};
 use crate::prefix::{Family, Prefix};
+use crate::reader::Reader;
 
 const ORIGIN: u8 = 1;
 const AS_PATH: u8 = 2;

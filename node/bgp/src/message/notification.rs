@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Reader;
+use crate::reader::Reader;
 
 /// An error code, its subcode and data. It ends the session.
 #[derive(Clone, Debug, PartialEq, Eq)]

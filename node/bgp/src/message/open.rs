@@ -2,8 +2,9 @@
 
 use std::net::Ipv4Addr;
 
-use super::{Notification, Reader};
+use super::Notification;
 use crate::prefix::Family;
+use crate::reader::Reader;
 
 const VERSION: u8 = 4;
 /// The AS number in the two-byte field of a speaker whose own needs four (RFC 6793).
