@@ -82,7 +82,7 @@ fn prepare(cluster: &Cluster) {
     let script = format!(
         "#!/bin/sh\ncase \"$1\" in\n\
          up) shift; exec {CORTEN} up --timeout 600 --node-name one \"$@\" --data-dir {data};;\n\
-         down|status|audit|logs|image|token|store) exec {CORTEN} \"$@\" --data-dir {data};;\n\
+         down|status|audit|logs|image|token|store|support|certificate|ca|service-account-key|encryption-key) exec {CORTEN} \"$@\" --data-dir {data};;\n\
          *) exec {CORTEN} \"$@\";;\nesac\n"
     );
     let program = programs.join("corten");
