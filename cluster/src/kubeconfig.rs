@@ -77,8 +77,8 @@ pub fn merge(path: &Path, config: &Value) -> Result<()> {
 pub fn refresh(path: &Path, config: &Value) -> Result<()> {
     let before = read(path)?;
     let find = |config: &Value, list: &str| {
-        let entries = config.get(list).and_then(Value::as_array).into_iter().flatten();
-        entries.cloned().find(|entry| entry["name"] == NAME)
+        let mut entries = config.get(list).and_then(Value::as_array).into_iter().flatten();
+        entries.find(|entry| entry["name"] == NAME).cloned()
     };
     let server = |config: &Value| find(config, "clusters").map(|entry| entry["cluster"]["server"].clone());
     if server(&before).is_none() || server(&before) != server(config) {

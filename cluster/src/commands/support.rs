@@ -143,7 +143,7 @@ fn end_of(path: &Path) -> Result<Vec<u8>> {
 
 /// Returns what the API server says of itself and of its objects; errors are part of it.
 async fn of_cluster(directories: &Directories) -> Vec<Part> {
-    let client = match Client::from_kubeconfig(&directories.kubeconfig("admin"), None) {
+    let client = match Client::from_kubeconfig(directories.kubeconfig("admin"), None) {
         Ok(client) => client,
         Err(error) => return vec![Part::text("cluster/error", error.to_string())],
     };

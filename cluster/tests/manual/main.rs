@@ -84,7 +84,8 @@ fn prepare(cluster: &Cluster) {
          up) shift; exec {CORTEN} up --timeout 600 --node-name one \"$@\" --data-dir {data};;\n\
          backup) case \"$2\" in verify|list|snapshot) exec {CORTEN} \"$@\";; esac;;\n\
          esac\ncase \"$1\" in\n\
-         down|status|audit|logs|image|token|store|backup|restore|upgrade) exec {CORTEN} \"$@\" --data-dir {data};;\n\
+         down|status|audit|logs|image|token|store|backup|restore|upgrade|support|certificate|ca|service-account-key|encryption-key) \
+         exec {CORTEN} \"$@\" --data-dir {data};;\n\
          *) exec {CORTEN} \"$@\";;\nesac\n"
     );
     let program = programs.join("corten");
