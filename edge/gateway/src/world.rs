@@ -16,10 +16,13 @@ use crate::crds::GROUP;
 use crate::objects::{Objects, Store, decode};
 use crate::resolve::References;
 
+/// Takes the change of an object over into its store.
+type Keep = fn(&mut Objects, &Change);
+
 /// A watched resource, and where its objects are kept.
 struct Watched {
     kind: Kind,
-    keep: fn(&mut Objects, &Change),
+    keep: Keep,
 }
 
 /// Returns the resource of Gateway API with a plural name.
@@ -44,7 +47,7 @@ pub fn endpoint_slices() -> Kind {
 }
 
 fn watched() -> Vec<Watched> {
-    let of = |kind: Kind, keep: fn(&mut Objects, &Change)| Watched { kind, keep };
+    let of = |kind: Kind, keep: Keep| Watched { kind, keep };
     vec![
         of(gateway_api("gatewayclasses"), |objects, change| keep(&mut objects.classes, change)),
         of(gateway_api("gateways"), |objects, change| keep(&mut objects.gateways, change)),
@@ -141,7 +144,7 @@ pub struct World {
     caches: Caches,
     shutdown: CancellationToken,
     bell: Arc<Notify>,
-    subscriptions: Vec<(Subscription, fn(&mut Objects, &Change))>,
+    subscriptions: Vec<(Subscription, Keep)>,
     by_name: BTreeMap<(ByName, Key), OneObject>,
     objects: Objects,
 }
