@@ -167,6 +167,7 @@ impl Machine {
         }
     }
 
+    #[cfg(test)]
     pub fn is_established(&self) -> bool {
         matches!(self.state, State::Established { .. })
     }

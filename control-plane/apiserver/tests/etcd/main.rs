@@ -394,9 +394,10 @@ async fn servers_at_different_ports_have_a_slice_each() {
     until("one server", async || endpoints().await == ["7443 127.0.0.1", "kubernetes 7443 127.0.0.1"]).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_is_found_by_its_peers_while_it_runs() {
     let Some(cluster) = EtcdCluster::start(1) else { return };
-    let server = ApiServer::start(&cluster, Config { encryption_key: None, ..config(1, &key()) }).await;
+    let server = ApiServer::start(&cluster, Config { encryption_keys: Vec::new(), ..config(1, &key()) }).await;
     let store = cluster.open().await;
     let peers =
         async || store.range(corten_store::Range::prefix(b"/registry/peerserverleases/")).await.unwrap().entries;
@@ -426,7 +427,8 @@ async fn reasons(server: &ApiServer, name: &str) -> BTreeSet<String> {
 async fn allocations_that_another_writer_broke_are_repaired() {
     let Some(cluster) = EtcdCluster::start(1) else { return };
     let key = key();
-    let config = || Config { encryption_key: None, storage_media_type: StorageMediaType::Json, ..config(1, &key) };
+    let config =
+        || Config { encryption_keys: Vec::new(), storage_media_type: StorageMediaType::Json, ..config(1, &key) };
     let service =
         |name: &str| json!({ "metadata": { "name": name }, "spec": { "type": "NodePort", "ports": [{ "port": 80 }] } });
     let server = ApiServer::start(&cluster, config()).await;
