@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgAction, CommandFactory, FromArgMatches};
 use corten_meta::{Value, decode_yaml};
@@ -139,7 +140,9 @@ pub fn check(path: &Path) -> Result<usize> {
             let argument = command.get_arguments().find(|one| one.get_long() == Some(&setting.name));
             line.extend(argument.map(|argument| arguments(argument, setting)).transpose()?.unwrap_or_default());
         }
-        if let Err(error) = Cli::command().try_get_matches_from(line) {
+        if let Err(error) = Cli::command().try_get_matches_from(line)
+            && error.kind() != ErrorKind::MissingRequiredArgument
+        {
             bail!("{}: {}", words.join(" "), error.to_string().lines().next().unwrap_or_default());
         }
     }

@@ -10,6 +10,7 @@ use corten_api::k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use corten_api::{ADDRESS_POOLS, BGP_PEERS, NETWORK_GROUP, POD_ADDRESSES};
 use corten_client::{Client, DeleteOptions, Error};
 use corten_controllers::NodeComponent;
+use corten_gateway::crds;
 use corten_meta::Value;
 use futures::future::try_join_all;
 use serde_json::json;
@@ -125,7 +126,7 @@ fn roles() -> Vec<(&'static str, Value)> {
         {"apiGroups": [""], "resources": ["services", "namespaces"], "verbs": ["list", "watch"]},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
         {"apiGroups": ["networking.k8s.io"], "resources": ["ingresses", "ingressclasses"], "verbs": ["list", "watch"]},
-        {"apiGroups": [corten_gateway::crds::GROUP], "resources": ["*"], "verbs": ["list", "watch"]},
+        {"apiGroups": [crds::GROUP], "resources": crds::resources(), "verbs": ["list", "watch"]},
     ]);
     let approver = json!([
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["patch"]},
@@ -173,7 +174,7 @@ fn roles() -> Vec<(&'static str, Value)> {
 fn gateway_rules() -> Value {
     let read = json!(["get", "list", "watch"]);
     let own = json!(["get", "list", "watch", "create", "patch", "update", "delete"]);
-    let gateway_api = corten_gateway::crds::GROUP;
+    let gateway_api = crds::GROUP;
     let status = [
         "gatewayclasses",
         "gateways",

@@ -139,15 +139,20 @@ struct Credentials {
 }
 
 impl Credentials {
-    /// Copies the kubeconfig, with certificate and key in a file of their own, which the proxy reads again when they
-    /// change.
+    /// Copies the kubeconfig, with the authority and the identity in files of their own, which the proxy reads again when
+    /// they change.
     fn renew(&self) -> Result<()> {
         let mut config = kubeconfig::read(&self.source)?;
         let identity = kubeconfig::identity(&self.source)?;
+        let authority = kubeconfig::authority(&self.source)?;
         std::fs::create_dir_all(&self.directory)
             .with_context(|| format!("cannot create {}", self.directory.display()))?;
-        let file = format!("/proc/self/fd/{DIRECTORY}/client.pem");
-        config["users"][0]["user"] = json!({"client-certificate": file, "client-key": file});
+        let file = |name: &str| format!("/proc/self/fd/{DIRECTORY}/{name}");
+        let client = file("client.pem");
+        config["users"][0]["user"] = json!({"client-certificate": client, "client-key": client});
+        let server = config["clusters"][0]["cluster"]["server"].take();
+        config["clusters"][0]["cluster"] = json!({"server": server, "certificate-authority": file("ca.crt")});
+        self.write("ca.crt", &authority)?;
         self.write("client.pem", &format!("{}{}", identity.certificate, identity.key))?;
         self.write("kubeconfig", &corten_meta::codec::encode_yaml(&config))?;
         self.own(&self.directory, 0o500)

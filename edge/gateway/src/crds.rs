@@ -29,6 +29,11 @@ pub fn definitions() -> Vec<Value> {
     Table::parse(TABLE).definitions()
 }
 
+/// Returns the resources of the group.
+pub fn resources() -> Vec<String> {
+    Table::parse(TABLE).kinds.into_iter().map(|kind| kind.plural).collect()
+}
+
 /// Reports whether a CustomResourceDefinition of the cluster is newer than ours, and so stays as it is.
 pub fn is_newer(installed: &Value) -> bool {
     let version = |text: &str| -> Vec<u64> {
