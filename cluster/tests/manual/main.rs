@@ -31,7 +31,7 @@ const PAGES: [&str; 13] = [
 ];
 
 /// The number of commands that no test runs. Each has its reason beside it; one more is a decision.
-const NOT_RUN: usize = 33;
+const NOT_RUN: usize = 34;
 
 #[test]
 fn every_command_of_the_manual_works() {
