@@ -74,7 +74,7 @@ pub fn directory(path: &Path, options: &S3Options, scratch: &Path) -> Result<Tar
         credentials: credentials(options, variable)?,
         roots: crate::files::trusted_roots(),
     };
-    Ok(Target::Bucket { bucket: Bucket::new(config)?, scratch: scratch.to_owned() })
+    Ok(Target::Bucket { bucket: Box::new(Bucket::new(config)?), scratch: scratch.to_owned() })
 }
 
 fn credentials(options: &S3Options, variable: impl Fn(&str) -> Option<String>) -> Result<Credentials> {

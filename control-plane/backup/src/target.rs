@@ -18,7 +18,7 @@ pub enum Target {
     Directory(PathBuf),
     /// A bucket, and the local directory through which backups go there.
     Bucket {
-        bucket: Bucket,
+        bucket: Box<Bucket>,
         scratch: PathBuf,
     },
 }

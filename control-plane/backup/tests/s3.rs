@@ -134,7 +134,7 @@ fn backups_go_to_a_bucket_and_only_the_newest_stay() {
     let secret = Secret::key_file(vec![1; 32]).unwrap();
     runtime().block_on(async {
         let bucket = moto.bucket("backups").unwrap();
-        let target = Target::Bucket { bucket, scratch: folder.path().to_owned() };
+        let target = Target::Bucket { bucket: Box::new(bucket), scratch: folder.path().to_owned() };
         for second in 0..4 {
             let time = jiff::Timestamp::from_second(1_700_000_000 + second).unwrap();
             let name = corten_backup::target::name("0123456789", time);

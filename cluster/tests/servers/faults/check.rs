@@ -158,10 +158,8 @@ fn acknowledged(history: &History, order: &Order, violations: &mut Vec<String>) 
                     violations.push(format!("the acknowledged {write:?} is lost"));
                 }
             }
-            Outcome::Done(_) if write.kind == Kind::Delete => {
-                if deletion(write, order).is_none() {
-                    violations.push(format!("the acknowledged {write:?} is lost"));
-                }
+            Outcome::Done(_) if write.kind == Kind::Delete && deletion(write, order).is_none() => {
+                violations.push(format!("the acknowledged {write:?} is lost"));
             }
             _ => {}
         }

@@ -361,12 +361,12 @@ fn print_failures(failures: &[Failure]) {
 /// Restarts every server, one after the other, under load; panics if a request through the balancer failed.
 pub fn rolling_restart(world: &World, seed: u64, rate: u64) {
     let load = world.under_load(seed, rate, |load| {
-        for target in 0..world.servers.len() {
+        for (target, name) in NAMES.iter().enumerate().take(world.servers.len()) {
             std::thread::sleep(CALM);
             let began = load.now();
             world.restart(target);
             world.recovered();
-            println!("{} was restarted in {:.1} s", NAMES[target], seconds(load.now() - began));
+            println!("{name} was restarted in {:.1} s", seconds(load.now() - began));
         }
         std::thread::sleep(CALM);
     });

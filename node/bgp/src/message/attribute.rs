@@ -208,10 +208,10 @@ impl Attribute {
             (AS4_PATH, _) => Attribute::As4Path(decode_path(value, AsWidth::Four)?),
             (NEXT_HOP, [_, _, _, _]) => Attribute::NextHop(reader.u32()?.into()),
             (LOCAL_PREF, [_, _, _, _]) => Attribute::LocalPref(reader.u32()?),
-            (COMMUNITIES, _) if value.len() % 4 == 0 => {
+            (COMMUNITIES, _) if value.len().is_multiple_of(4) => {
                 Attribute::Communities(std::iter::from_fn(|| reader.u32()).collect())
             }
-            (LARGE_COMMUNITIES, _) if value.len() % 12 == 0 => {
+            (LARGE_COMMUNITIES, _) if value.len().is_multiple_of(12) => {
                 let next =
                     || Some(LargeCommunity { global: reader.u32()?, local_1: reader.u32()?, local_2: reader.u32()? });
                 Attribute::LargeCommunities(std::iter::from_fn(next).collect())
