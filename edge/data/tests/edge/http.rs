@@ -194,7 +194,7 @@ async fn rewrites_change_what_the_endpoint_sees() {
     };
     let fixture = Fixture::http(vec![
         filtered("/p", "a", [rewrite(None, Some(PathChange::ReplacePrefix("/new".into())))]),
-        filtered("/root", "a", [rewrite(None, Some(PathChange::ReplacePrefix("/".into())))]),
+        filtered("/top", "a", [rewrite(None, Some(PathChange::ReplacePrefix("/".into())))]),
         filtered("/full", "a", [rewrite(Some("inner.example"), Some(PathChange::ReplaceFull("/one".into())))]),
         regex,
     ])
@@ -204,8 +204,8 @@ async fn rewrites_change_what_the_endpoint_sees() {
         ("/p", "GET /new "),
         ("/p/", "GET /new/ "),
         ("/p/a?b=c", "GET /new/a?b=c "),
-        ("/root", "GET / "),
-        ("/root/a", "GET /a "),
+        ("/top", "GET / "),
+        ("/top/a", "GET /a "),
         ("/full/a?b", "GET /one?b "),
         ("/g/x/y/z", "GET /y/z/x "),
     ] {
