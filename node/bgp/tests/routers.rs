@@ -196,7 +196,7 @@ fn a_wrong_password_and_a_wrong_as_number_are_reported() {
         api.pool(json!({}));
         api.peer(json!({"passwordSecret": "router"}));
         api.service("Cluster");
-        let (_bird, _nodes) = nodes_with_bird(&pins, &api, 1, "password \"secret\";");
+        let (_bird, _nodes) = nodes_with_bird(&pins, &api, 1, "password \"secret\"; error wait time 1, 2;");
         api.until_reported(
             "10.77.0.1:179: no answer within 10 s: the passwords may differ, or the peer is unreachable",
         );
