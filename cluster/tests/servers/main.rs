@@ -7,6 +7,7 @@
 
 mod faults;
 mod machines;
+mod recover;
 
 use std::fs::File;
 use std::time::Duration;

@@ -5,50 +5,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::path::PathBuf;
-
 use testkit::cluster::Cluster;
-use testkit::{tools, wait};
+use testkit::wait;
 
-const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
-
-/// Returns the etcd to test with; none where there is none, or not as root.
-fn etcd() -> Option<PathBuf> {
-    if !tools::is_root() {
-        eprintln!("skipped: a cluster needs root");
-        return None;
-    }
-    let named = std::env::var_os("ETCD_BINARY").map(PathBuf::from);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let found = runtime.block_on(corten_members::Binary::find(named.as_deref(), std::env::var_os("PATH").as_deref()));
-    match found {
-        Ok(binary) => Some(binary.path),
-        Err(error) => {
-            eprintln!("skipped: {error}");
-            None
-        }
-    }
-}
-
-/// Makes a machine another server.
-fn join(on: &Cluster, from: &Cluster, name: &str, etcd: &str) {
-    let command = from.corten(&["token", "create", "--server", "--print-join-command"]);
-    let printed: Vec<&str> = command.split_whitespace().skip(2).collect();
-    on.start(&[&printed[..], &["--node-name", name, "--etcd-binary", etcd]].concat());
-}
-
-/// Waits until the status of a server shows these members as healthy voters.
-fn members(on: &Cluster, expected: &[&str]) {
-    wait::until(&format!("the members {expected:?}"), wait::BOUND, || {
-        let output = on.corten_command(&["status"]).output().map_err(|error| error.to_string())?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let table = text.lines().skip_while(|line| !line.starts_with("MEMBER ")).skip(1);
-        let rows: Vec<&str> = table.take_while(|line| !line.is_empty()).collect();
-        let is_member = |row: &&&str| row.ends_with("healthy") && !row.contains(" learner ");
-        let names: Vec<&str> = rows.iter().filter(is_member).filter_map(|row| row.split_whitespace().next()).collect();
-        if names == expected && rows.len() == expected.len() { Ok(()) } else { Err(text) }
-    });
-}
+use crate::machines::{CORTEN, etcd, join, members};
 
 /// Waits until a server has recorded all members, by which it finds the survivor.
 fn knows_all(server: &Cluster) {
@@ -67,10 +27,10 @@ fn a_survivor_goes_on_alone_and_the_others_come_back() {
     one.start(&["--cluster-init", "--node-name", "one", "--etcd-binary", etcd]);
     let two = Cluster::machine(CORTEN);
     one.machine.connect(&two.machine, "10.88.0.3");
-    join(&two, &one, "two", etcd);
+    join(&two, &one, "two", etcd, &[]);
     let three = Cluster::machine(CORTEN);
     two.machine.connect(&three.machine, "10.88.0.4");
-    join(&three, &two, "three", etcd);
+    join(&three, &two, "three", etcd, &[]);
     members(&one, &["one", "three", "two"]);
     for server in [&one, &two, &three] {
         knows_all(server);
