@@ -84,7 +84,7 @@ fn request(cluster: &Cluster, address: &str, port: u16, host: &str) -> String {
     String::from_utf8_lossy(&stdout).into_owned()
 }
 
-/// Returns the body of the first answer with a status. A client that closes its side early may get none.
+/// Returns the body of the first answer with a status.
 #[track_caller]
 fn fetch(cluster: &Cluster, address: &str, port: u16, host: &str, status: &str) -> String {
     let answer = wait::until(&format!("{host} at {address}:{port}"), wait::BOUND, || {

@@ -41,7 +41,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A proxy that ran for this long has recovered.
 const RECOVERED: Duration = Duration::from_secs(60);
 /// The interval at which renewed credentials are given to the proxy.
-const RENEWAL_CHECK: Duration = Duration::from_secs(60);
+const RENEWAL_CHECK: Duration = Duration::from_secs(5);
 
 /// Starts the controller of Gateways and Ingresses in the server's process.
 pub fn start_control(cluster: &Cluster, api: &ApiServer, tasks: &mut Tasks) {

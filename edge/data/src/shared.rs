@@ -34,9 +34,11 @@ pub(crate) struct Shared {
     backends: Mutex<HashMap<BackendKey, Arc<Backend>>>,
 }
 
-/// Returns the settings of HTTP connections of clients. Bodies of HTTP/2 get more room than 64 KiB on their way.
+/// Returns the settings of HTTP connections of clients. A client of HTTP/1 that closed its side for writing still gets its
+/// answer. Bodies of HTTP/2 get more room than 64 KiB on their way.
 fn http() -> Builder<TokioExecutor> {
     let mut builder = corten_listen::http();
+    builder.http1().half_close(true);
     builder.http2().initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
     builder
 }

@@ -9,6 +9,7 @@ use corten_routing::{
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use std::sync::Arc;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 #[tokio::test]
@@ -41,6 +42,29 @@ async fn requests_without_a_rule_backend_or_endpoint_have_their_statuses() {
     assert_eq!(grpc.headers()["grpc-status"], "14");
     let unmatched = fixture.send(request("POST", "/", &[("content-type", "application/grpc")], "")).await;
     assert_eq!(unmatched.headers()["grpc-status"], "12");
+}
+
+#[tokio::test]
+async fn a_client_that_closed_its_side_gets_its_answer() {
+    let fixture = Fixture::http(vec![rule("/", "slow")]).await;
+    let (release, released) = tokio::sync::watch::channel(false);
+    let upstream = Upstream::start(move |_| {
+        let mut released = released.clone();
+        async move {
+            let _ = released.wait_for(|released| *released).await;
+            Response::new(Full::new(Bytes::from_static(b"late")))
+        }
+    })
+    .await;
+    fixture.endpoints("slow", &[upstream.address]);
+    let mut stream = TcpStream::connect(fixture.address).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.0\r\nHost: a.example\r\n\r\n").await.unwrap();
+    stream.shutdown().await.unwrap();
+    eventually(async || upstream.request_count() == 1).await;
+    release.send(true).unwrap();
+    let mut answer = String::new();
+    within(stream.read_to_string(&mut answer)).await.unwrap();
+    assert!(answer.ends_with("late"), "{answer}");
 }
 
 #[tokio::test]
