@@ -44,6 +44,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("corten-scheduler", &["corten-meta", "corten-api", "corten-client", "corten-cel"]),
     ("corten-cloud", &["corten-meta", "corten-api", "corten-client"]),
+    ("corten-state-metrics", &["corten-meta"]),
     ("corten-controllers", &["corten-meta", "corten-api", "corten-client"]),
     ("corten-balancer", &["corten-listen"]),
     ("corten-bgp", &["corten-meta", "corten-api", "corten-client"]),
