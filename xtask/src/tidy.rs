@@ -26,7 +26,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("corten-etcd", &[]),
     ("corten-members", &["corten-etcd"]),
     ("corten-store", &["corten-etcd"]),
-    ("corten-backup", &["corten-store"]),
+    ("corten-outbound", &[]),
+    ("corten-backup", &["corten-outbound", "corten-store"]),
     ("corten-etcd-server", &["corten-etcd", "corten-listen", "corten-store"]),
     (
         "corten-apiserver",
@@ -43,7 +44,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("corten-scheduler", &["corten-meta", "corten-api", "corten-client", "corten-cel"]),
-    ("corten-cloud", &["corten-meta", "corten-api", "corten-client"]),
+    ("corten-cloud", &["corten-meta", "corten-api", "corten-client", "corten-outbound"]),
     ("corten-controllers", &["corten-meta", "corten-api", "corten-client"]),
     ("corten-balancer", &["corten-listen"]),
     ("corten-bgp", &["corten-meta", "corten-api", "corten-client"]),
