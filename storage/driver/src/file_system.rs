@@ -10,6 +10,9 @@ use crate::error::{During, Error, Result};
 use crate::{ioctls, tools};
 
 const MIB: u64 = 1 << 20;
+/// The block size of ext4 and the sector size of xfs: that of the loop devices, whatever the size of the volume.
+const BLOCK_SIZE: &str = "4096";
+const SECTOR_SIZE: &str = "size=4096";
 /// The place of ext4's superblock.
 const EXT4_SUPERBLOCK: u64 = 1024;
 const EXT4_MAGIC: [u8; 2] = [0x53, 0xef];
@@ -63,12 +66,12 @@ impl FileSystem {
         match self {
             FileSystem::Ext4 => {
                 let program = tools::require("mkfs.ext4", "e2fsprogs")?;
-                let options = ["-F", "-q", "-m", "0"].map(AsRef::as_ref);
+                let options = ["-F", "-q", "-m", "0", "-b", BLOCK_SIZE].map(AsRef::as_ref);
                 tools::run(&program, &[&options[..], &[path]].concat())?.expect(&[0])
             }
             FileSystem::Xfs => {
                 let program = tools::require("mkfs.xfs", "xfsprogs")?;
-                let options = ["-f", "-q", "-K"].map(AsRef::as_ref);
+                let options = ["-f", "-q", "-K", "-s", SECTOR_SIZE].map(AsRef::as_ref);
                 tools::run(&program, &[&options[..], &[path]].concat())?.expect(&[0])
             }
         }

@@ -14,6 +14,9 @@ const CONTROL: &str = "/dev/loop-control";
 const MAJOR: u32 = 7;
 const AUTOCLEAR: u32 = 4;
 const DIRECT_IO: u32 = 16;
+/// The logical block size of every device. Direct I/O to a file that shares blocks wants whole blocks of its file system;
+/// a kernel that chooses by itself gives a volume and its clone different sizes.
+pub const BLOCK_SIZE: u32 = 4096;
 const NAME_LENGTH: usize = 64;
 /// The number of attempts to get a free device while other processes take them, too.
 const ATTEMPTS: usize = 64;
@@ -183,7 +186,7 @@ pub fn attach(path: &Path, tag: &Tag, release: Release) -> Result<Attached> {
         let device = open(number).during(|| format!("open {}", device_path(number).display()))?;
         let configuration = Configuration {
             file: u32::try_from(file.as_raw_fd()).unwrap_or_default(),
-            block_size: 0,
+            block_size: BLOCK_SIZE,
             info: Info { flags, file_name: name, ..Info::EMPTY },
             reserved: [0; 8],
         };

@@ -100,7 +100,7 @@ impl Node for Driver {
     ) -> Answer<csi::NodeGetVolumeStatsResponse> {
         let request = request.into_inner();
         let id = required("volume_id", &request.volume_id)?.to_owned();
-        let at = path("volume_path", &request.volume_path)?;
+        let at = PathBuf::from(required("volume_path", &request.volume_path)?);
         let measure = move |storage: &crate::storage::Storage| {
             let volume = storage.node_volume(&id)?;
             Ok((storage.usage(&id, &at)?, storage.condition(&volume)))
@@ -119,7 +119,7 @@ impl Node for Driver {
     ) -> Answer<csi::NodeExpandVolumeResponse> {
         let request = request.into_inner();
         let id = required("volume_id", &request.volume_id)?.to_owned();
-        let at = path("volume_path", &request.volume_path)?;
+        let at = PathBuf::from(required("volume_path", &request.volume_path)?);
         let bytes = self.call(move |storage| storage.expand_on_node(&id, &at)).await?;
         let capacity_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         Ok(Response::new(csi::NodeExpandVolumeResponse { capacity_bytes }))

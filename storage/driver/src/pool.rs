@@ -166,7 +166,7 @@ impl Pool {
         let file = OpenOptions::new().write(true).create_new(true).open(&new).during(action)?;
         file.set_len(self.image_bytes()?).during(action)?;
         let log = format!("size={IMAGE_LOG_BYTES}");
-        let options = ["-f", "-q", "-K", "-m", "reflink=1", "-l", &log].map(AsRef::as_ref);
+        let options = ["-f", "-q", "-K", "-m", "reflink=1", "-s", "size=4096", "-l", &log].map(AsRef::as_ref);
         tools::run(&make, &[&options[..], &[new.as_os_str()]].concat())?.expect(&[0])?;
         file.sync_all().during(action)?;
         std::fs::rename(&new, self.image_file()).during(action)?;
@@ -222,8 +222,10 @@ pub fn detach(root: &Path) -> Result<()> {
     // The image is under all others.
     devices.sort_by_key(|device| device.tag.key == IMAGE_KEY);
     for device in devices {
-        let mounted = mounts::all()?.into_iter().filter(|mount| mount.device == device.numbers());
-        for mount in mounted.rev() {
+        let mounted: Vec<_> = mounts::all()?.into_iter().filter(|mount| mount.device == device.numbers()).collect();
+        for mount in mounted.iter().rev() {
+            // Nothing can unmount a file system that a killed driver left frozen.
+            let _ = File::open(&mount.target).and_then(|directory| ioctls::thaw(&directory));
             mounts::unmount(&mount.target)?;
         }
         device.clear()?;

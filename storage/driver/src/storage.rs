@@ -12,6 +12,7 @@
 //! | `ID.img` | none | left alone and logged: it may be all that is left of lost records |
 
 use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -49,6 +50,8 @@ impl Storage {
     /// Opens the storage in a directory and cleans up behind a driver that was killed.
     pub fn open(root: &Path, overcommit: f64) -> Result<Storage> {
         std::fs::create_dir_all(root).during(|| format!("create {}", root.display()))?;
+        let private = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(root, private).during(|| format!("protect {}", root.display()))?;
         let pool = Pool::open(root, overcommit)?;
         let records = Records::open(&pool.records())?;
         let mut catalog = Catalog::default();
