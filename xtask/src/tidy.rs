@@ -75,6 +75,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("corten-routing", &[]),
     ("corten-edge", &["corten-meta", "corten-listen", "corten-routing"]),
     ("corten-gateway", &["corten-meta", "corten-client", "corten-crds", "corten-routing"]),
+    ("corten-trace", &["corten-meta", "corten-client"]),
     ("corten-why", &["corten-meta", "corten-client"]),
     ("corten-console", &["corten-client", "corten-listen"]),
     ("corten", &["*"]),

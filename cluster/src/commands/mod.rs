@@ -20,6 +20,7 @@ mod status;
 mod store;
 mod support;
 mod token;
+mod trace;
 mod up;
 mod upgrade;
 mod why;
@@ -81,6 +82,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Logs(flags) => logs::run(&flags),
         Command::Image(command) => block_on(image::run(command)),
         Command::Why(flags) => block_on(why::run(&flags)),
+        Command::Trace(flags) => block_on(trace::run(&flags)),
         Command::Support(flags) => block_on(support::run(&flags, &cli.config_file)),
         Command::Console(flags) => block_on(console::run(&flags)),
         Command::Token(command) => block_on(token::run(command)),
