@@ -12,6 +12,7 @@ use crate::backup_cli::{BackupOptions, Keep};
 use crate::bench_cli::Bench;
 use crate::certificate_cli::{Ca, Certificate, EncryptionKey, NodeCommand, ServiceAccountKey};
 use crate::certificate_options::CertificateOptions;
+use crate::cloud_options::{CloudControllerManager, CloudOptions};
 use crate::edge_options::{Edge, EdgeOptions};
 use crate::kubelet_options::KubeletOptions;
 use crate::log_file::LogOptions;
@@ -105,6 +106,8 @@ pub enum Command {
     Apiserver(Server),
     /// Run the controllers alone.
     ControllerManager(ControllerManager),
+    /// Run the controllers of a cloud alone: nodes, load balancers and routes.
+    CloudControllerManager(CloudControllerManager),
     /// Run the scheduler alone.
     Scheduler(Scheduler),
     /// Run the kubelet alone, against any CRI v1 runtime.
@@ -216,6 +219,8 @@ pub struct Server {
     pub audit: Audit,
     #[command(flatten)]
     pub backup: BackupOptions,
+    #[command(flatten)]
+    pub cloud: CloudOptions,
     #[command(flatten)]
     pub kubelet: KubeletOptions,
     /// The directory of the image store, which servers of one machine share.

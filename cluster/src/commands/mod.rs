@@ -143,6 +143,10 @@ pub fn run(cli: Cli) -> Result<()> {
             start_log(&cli.log)?;
             until_signal(|shutdown| components::alone::controller_manager(flags, shutdown))
         }
+        Command::CloudControllerManager(flags) => {
+            start_log(&cli.log)?;
+            until_signal(|shutdown| components::cloud::alone(flags, shutdown))
+        }
         Command::Scheduler(flags) => {
             start_log(&cli.log)?;
             until_signal(|shutdown| components::alone::scheduler(flags, shutdown))

@@ -43,7 +43,7 @@ fn user_agent(user: &str) -> String {
     let program = match user.strip_prefix("system:").unwrap_or(user) {
         name if name.starts_with("node:") => "kubelet",
         name if name.starts_with("serviceaccount:kube-system:") => "kube-controller-manager",
-        name if name.starts_with("kube-") => name,
+        name if name.starts_with("kube-") || name == "cloud-controller-manager" => name,
         _ => "corten",
     };
     format!("{program}/{}", crate::version::VERSION)

@@ -11,6 +11,7 @@ mod apply;
 pub mod audit;
 mod authorization;
 pub mod backups;
+pub mod cloud;
 mod companion;
 mod console;
 pub mod control;

@@ -97,8 +97,12 @@ fn enter(open: &mut Vec<Element>, tag: &str) -> Result<(), String> {
     }
     let is_empty = tag.ends_with('/');
     let name = tag.trim_end_matches('/').split_ascii_whitespace().next().unwrap_or_default();
-    if name.is_empty() || open.len() > MOST_DEPTH {
-        return Err(format!("an element has no name, or more than {MOST_DEPTH} are inside each other"));
+    let is_name = |one: char| one.is_alphanumeric() || ['-', '_', '.', ':'].contains(&one);
+    if name.is_empty() || !name.chars().all(is_name) {
+        return Err("an element has no name".to_owned());
+    }
+    if open.len() > MOST_DEPTH {
+        return Err(format!("more than {MOST_DEPTH} elements are inside each other"));
     }
     open.push(Element { name: name.to_owned(), ..Element::default() });
     if is_empty {
@@ -176,8 +180,21 @@ mod tests {
     #[test]
     fn bad_documents_are_refused() {
         let deep = "<a>".repeat(100);
-        let bad =
-            ["", "x", "<a>", "<a></b>", "</a>", "<a>&x;</a>", "<a>&", "<!DOCTYPE a><a/>", "<a/>x", "<", "< >", &deep];
+        let bad = [
+            "",
+            "x",
+            "<a>",
+            "<a></b>",
+            "</a>",
+            "<a>&x;</a>",
+            "<a>&",
+            "<!DOCTYPE a><a/>",
+            "<a/>x",
+            "<",
+            "< >",
+            "<a/ b>",
+            &deep,
+        ];
         for document in bad {
             assert!(parse(document).is_err(), "{document}");
         }
