@@ -46,20 +46,28 @@ pub struct Renewed {
 
 /// Keeps the member's certificates fresh until the shutdown.
 pub async fn renew(mut renewed: Renewed, shutdown: CancellationToken) -> Result<()> {
+    // They were signed a moment ago.
+    let mut due = renewed.authority()?.renewal();
     loop {
+        let is_due = tokio::select! {
+            () = validity::until(due) => true,
+            changed = renewed.authorities.changed() => match changed {
+                Ok(()) => false,
+                Err(_) => return Ok(()),
+            },
+            () = shutdown.cancelled() => return Ok(()),
+        };
         let authority = renewed.authority()?;
-        renewed.sign(&authority)?;
+        if is_due || *renewed.trusting.borrow() != authority.certificate {
+            renewed.sign(&authority)?;
+            due = authority.renewal();
+        }
         if *renewed.trusting.borrow() != authority.certificate {
             tokio::select! {
                 restarted = renewed.restart_in_turn() => restarted?,
                 () = shutdown.cancelled() => return Ok(()),
             }
             renewed.trusting.send_replace(authority.certificate.clone());
-        }
-        tokio::select! {
-            () = validity::until(authority.renewal()) => {}
-            changed = renewed.authorities.changed() => if changed.is_err() { return Ok(()) },
-            () = shutdown.cancelled() => return Ok(()),
         }
     }
 }

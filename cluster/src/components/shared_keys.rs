@@ -39,6 +39,11 @@ pub async fn start(directories: &Directories, started: &Started, authorities: &m
     let current = digest(&directories.pki())?;
     let followed = authorities.wait_for(|pki| pki.digest == current).await;
     followed.context("the authorities are no longer followed")?;
+    // A server that was off signs its certificates anew first, and its etcd restarts.
+    let authority = member::authority(directories)?;
+    let mut trusted = started.trusted.clone();
+    let trusted = trusted.wait_for(|trusted| *trusted == authority.certificate).await;
+    trusted.context("the certificates of etcd are no longer renewed")?;
     let members = started.members.clone();
     let started =
         Followers { endpoints: started.endpoints.clone(), trusted: started.trusted.clone(), own: started.own };
