@@ -4,11 +4,13 @@
 //! etcd reads its certificates for every connection, but the authority that it trusts only at its start. So it is restarted
 //! after a rotation: one member at a time, by a lock among the servers, while the API server uses the other members.
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use corten_members::values::Held;
 use corten_members::{Config, Members, Restarts};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -21,8 +23,9 @@ use crate::pki::{Authorities, Authority, validity};
 
 /// The lock of the server whose member restarts.
 const LOCK: &str = "/corten/member-restart";
-/// The time after which the lock of a server that died is free.
-const LOCK_TIME: Duration = Duration::from_secs(120);
+/// The time after which the lock of a server that died is free, and the interval in which a living one extends it.
+const LOCK_TIME: Duration = Duration::from_secs(20);
+const EXTENSION: Duration = Duration::from_secs(5);
 /// The time that the others, and then the restarted member, have to answer.
 const PATIENCE: Duration = Duration::from_secs(45);
 /// The time in which requests that use the member end, and no new ones come.
@@ -95,6 +98,18 @@ impl Renewed {
             }
             tokio::time::sleep(PAUSE).await;
         };
+        let restarted = tokio::select! {
+            restarted = self.restart() => restarted,
+            never = self.extend(&held) => match never {},
+        };
+        if let Err(error) = self.members.release(held).await {
+            tracing::debug!("the lock of restarts ends by itself: {error}");
+        }
+        Ok(restarted?)
+    }
+
+    /// Restarts the member while its API server uses the others.
+    async fn restart(&self) -> Result<(), corten_members::Error> {
         tracing::info!("etcd restarts with the authority that the cluster has now");
         self.others_answer().await;
         let all = self.endpoints.drain();
@@ -104,10 +119,17 @@ impl Renewed {
             self.answers(&self.members.at(vec![self.config.client_url()])).await;
         }
         self.endpoints.restore(all);
-        if let Err(error) = self.members.release(held).await {
-            tracing::debug!("the lock of restarts ends by itself: {error}");
+        restarted
+    }
+
+    /// Keeps the lock.
+    async fn extend(&self, held: &Held) -> Infallible {
+        loop {
+            tokio::time::sleep(EXTENSION).await;
+            if let Err(error) = self.members.extend(held).await {
+                tracing::debug!("the lock of restarts cannot be extended: {error}");
+            }
         }
-        Ok(restarted?)
     }
 
     /// Waits until every other voter answers, for some time: one that is gone must not keep this one from restarting.

@@ -5,11 +5,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use testkit::cluster::Cluster;
-use testkit::wait;
+use testkit::{tools, wait};
 
 use crate::faults::{self, World};
 use crate::machines::{etcd, members};
@@ -48,6 +48,12 @@ fn several_servers_rotate_without_a_failed_request() {
         let mut command = world.servers[number % 3].corten_command(&["ca", "rotate"]);
         let mut rotating = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(milliseconds));
+        // The command is a child of the program that entered the machine.
+        let id = rotating.id();
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+        for child in children.split_whitespace() {
+            let _ = Command::new(tools::busybox()).args(["kill", "-9", child]).status();
+        }
         let _ = rotating.kill();
         let _ = rotating.wait();
     }

@@ -115,6 +115,15 @@ impl Members {
         }
     }
 
+    /// Keeps a lock for another time like its first.
+    pub async fn extend(&self, held: &Held) -> Result<(), Error> {
+        let mut client = LeaseClient::new(self.channel().await?);
+        let request = pb::LeaseKeepAliveRequest { id: held.lease };
+        let answers = client.lease_keep_alive(tokio_stream::once(request)).await;
+        let mut answers = answers.map_err(|status| refused("extend a lease", &status))?.into_inner();
+        answers.message().await.map(drop).map_err(|status| refused("extend a lease", &status))
+    }
+
     /// Releases a lock.
     pub async fn release(&self, held: Held) -> Result<(), Error> {
         let mut client = LeaseClient::new(self.channel().await?);
