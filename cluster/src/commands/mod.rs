@@ -206,10 +206,10 @@ fn server(mut flags: cli::Server, progress: &Progress) -> Result<()> {
         let mut cluster = Cluster::from_flags(&entered.flags)?;
         cluster.several_servers |= entered.membership.is_some();
         preflight::server(&cluster)?;
-        let own = match (&entered.membership, entered.flags.node_ip.is_empty()) {
-            (None, true) => cluster.node.addresses.clone(),
-            // The members of etcd know each other by address, and an address of a flag is the user's.
-            _ => Vec::new(),
+        let own = match entered.flags.node_ip.is_empty() {
+            true => cluster.node.addresses.clone(),
+            // An address of a flag is the user's.
+            false => Vec::new(),
         };
         let flags = entered.flags;
         let found = move || Ok(Cluster::from_flags(&flags)?.node.addresses);
