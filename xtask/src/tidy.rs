@@ -70,6 +70,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("corten-routing", &[]),
     ("corten-edge", &["corten-meta", "corten-listen", "corten-routing"]),
     ("corten-gateway", &["corten-meta", "corten-client", "corten-routing"]),
+    ("corten-acme", &["corten-meta", "corten-client", "corten-gateway"]),
     ("corten-why", &["corten-meta", "corten-client"]),
     ("corten-console", &["corten-client", "corten-listen"]),
     ("corten", &["*"]),
