@@ -76,6 +76,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("corten-edge", &["corten-meta", "corten-listen", "corten-routing"]),
     ("corten-gateway", &["corten-meta", "corten-client", "corten-crds", "corten-routing"]),
     ("corten-trace", &["corten-meta", "corten-client"]),
+    ("corten-acme", &["corten-meta", "corten-client", "corten-gateway"]),
     ("corten-why", &["corten-meta", "corten-client"]),
     ("corten-console", &["corten-client", "corten-listen"]),
     ("corten", &["*"]),

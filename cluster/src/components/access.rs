@@ -10,7 +10,7 @@ use corten_api::k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use corten_api::{ADDRESS_POOLS, BGP_PEERS, NETWORK_GROUP, POD_ADDRESSES};
 use corten_client::{Client, DeleteOptions, Error};
 use corten_controllers::NodeComponent;
-use corten_gateway::crds;
+use corten_gateway::{crds, issuer};
 use corten_meta::Value;
 use futures::future::try_join_all;
 use serde_json::json;
@@ -181,7 +181,7 @@ fn roles() -> Vec<(&'static str, Value)> {
 }
 
 /// Returns the rules of the controller of Gateways and Ingresses. It makes Roles by which data nodes read the
-/// Secrets that Gateways name, so it reads Secrets itself.
+/// Secrets that Gateways name, so it reads Secrets itself; it writes those with certificates that it ordered.
 fn gateway_rules() -> Value {
     let read = json!(["get", "list", "watch"]);
     let own = json!(["get", "list", "watch", "create", "patch", "update", "delete"]);
@@ -209,7 +209,12 @@ fn gateway_rules() -> Value {
         {"apiGroups": ["networking.k8s.io"], "resources": ["ingresses/status"], "verbs": ["patch", "update"]},
         {"apiGroups": [""], "resources": ["services"], "verbs": own},
         {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "list", "watch", "create"]},
-        {"apiGroups": [""], "resources": ["nodes", "secrets", "configmaps"], "verbs": read},
+        {"apiGroups": [""], "resources": ["nodes", "configmaps"], "verbs": read},
+        {"apiGroups": [""], "resources": ["secrets"],
+         "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
+        {"apiGroups": [issuer::GROUP], "resources": [issuer::PLURAL], "verbs": read},
+        {"apiGroups": [issuer::GROUP], "resources": [format!("{}/status", issuer::PLURAL)], "verbs": ["patch"]},
+        {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": own},
         {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": own},
         {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles", "rolebindings"], "verbs": own},

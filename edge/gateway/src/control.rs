@@ -102,7 +102,8 @@ async fn install(client: &Client, shutdown: &CancellationToken) -> bool {
 }
 
 async fn install_once(client: &Client) -> Result<(), Error> {
-    corten_crds::install(client, &crds::definitions(), |installed, _| crds::is_newer(installed)).await?;
+    let definitions: Vec<Value> = crds::definitions().into_iter().chain([crate::issuer::definition()]).collect();
+    corten_crds::install(client, &definitions, |installed, _| crds::is_newer(installed)).await?;
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
     create(client, &Kind::new("", "v1", "namespaces", false), &namespace).await?;
     for object in lease_role() {
@@ -340,8 +341,8 @@ fn lease_role() -> [Value; 2] {
     [role, binding]
 }
 
-/// Returns a data node by its Lease and its Node; None if the Lease has expired.
-fn data_node(lease: &Value, node: &Value, now: Timestamp) -> Option<DataNode> {
+/// Returns the generations that a node serves by its Lease; None if the Lease has expired.
+pub fn served_by(lease: &Value, now: Timestamp) -> Option<BTreeMap<Key, i64>> {
     let spec = &lease["spec"];
     let renewed: Timestamp = spec["renewTime"].as_str()?.parse().ok()?;
     let seconds = spec["leaseDurationSeconds"].as_i64().unwrap_or_default();
@@ -354,11 +355,17 @@ fn data_node(lease: &Value, node: &Value, now: Timestamp) -> Option<DataNode> {
         Some((namespace, name)) => Key::new(namespace, name),
         None => Key::new("", text),
     };
+    Some(serves.iter().map(|(text, generation)| (key(text), *generation)).collect())
+}
+
+/// Returns a data node by its Lease and its Node; None if the Lease has expired.
+fn data_node(lease: &Value, node: &Value, now: Timestamp) -> Option<DataNode> {
+    let serves = served_by(lease, now)?;
     let addresses = node["status"]["addresses"].as_array().into_iter().flatten();
     let internal = addresses.filter(|address| address["type"] == "InternalIP");
     Some(DataNode {
         addresses: internal.filter_map(|address| address["address"].as_str()?.parse::<IpAddr>().ok()).collect(),
-        serves: serves.iter().map(|(text, generation)| (key(text), *generation)).collect(),
+        serves,
     })
 }
 

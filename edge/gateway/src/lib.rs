@@ -6,6 +6,8 @@
 pub mod control;
 pub mod crds;
 pub mod data;
+pub mod demand;
+pub mod issuer;
 pub mod objects;
 pub mod resolve;
 pub mod status;

@@ -8,6 +8,7 @@
 mod addresses;
 mod backends;
 mod certificates;
+mod challenges;
 mod classes;
 mod gateways;
 mod hosts;
@@ -20,6 +21,7 @@ mod routes;
 mod table;
 
 pub use addresses::{Allocated, OWNED_LABEL, WantedPort, WantedService, allocate, bind_ports, is_owned, slices};
+pub use challenges::{Challenges, ENTRY as CHALLENGES_ENTRY, HttpChallenge, ISSUER_ANNOTATION, TlsChallenge};
 pub use classes::FEATURES;
 
 use std::collections::BTreeSet;
@@ -87,6 +89,7 @@ pub fn resolve(objects: &Objects, now: &str) -> Resolved {
     let policies = policies::apply(objects, &gateways, &attached, &mut resolved.references);
     table::build(objects, &gateways, &attached, &policies, &mut resolved);
     ingress::resolve(objects, &mut resolved);
+    challenges::add(objects, &mut resolved);
 
     classes::statuses(objects, now, &mut resolved.statuses);
     gateways::statuses(objects, &gateways, now, &mut resolved);
