@@ -1,6 +1,7 @@
-//! The CustomResourceDefinitions of Gateway API, made of the table `schema/gateway.tbl`.
+//! The CustomResourceDefinitions of Gateway API, made of the table `schema/gateway.tbl`, and those of our own policies
+//! (`schema/policy.tbl`).
 //!
-//! They carry the bundle version and the channel, by which tools and upstream's suite recognise them. Upstream's own
+//! Those of Gateway API carry the bundle version and the channel, by which tools and upstream's suite recognise them. Upstream's own
 //! files hold the descriptions of fields as well; ours hold none.
 
 use std::collections::BTreeMap;
@@ -8,10 +9,14 @@ use std::collections::BTreeMap;
 use corten_meta::Value;
 use serde_json::{Map, json};
 
-const TABLE: &str = include_str!("../schema/gateway.tbl");
+const TABLE: &str = concat!(include_str!("../schema/gateway.tbl"), "\n", include_str!("../schema/policy.tbl"));
 
 /// The API group of Gateway API.
 pub const GROUP: &str = "gateway.networking.k8s.io";
+/// The API group of our own policies.
+pub const POLICY_GROUP: &str = "edge.corten.dev";
+/// The version of our own policies.
+pub const POLICY_VERSION: &str = "v1beta1";
 /// The annotation with the version of the whole bundle.
 pub const BUNDLE_ANNOTATION: &str = "gateway.networking.k8s.io/bundle-version";
 const CHANNEL_ANNOTATION: &str = "gateway.networking.k8s.io/channel";
@@ -29,9 +34,10 @@ pub fn definitions() -> Vec<Value> {
     Table::parse(TABLE).definitions()
 }
 
-/// Returns the resources of the group.
-pub fn resources() -> Vec<String> {
-    Table::parse(TABLE).kinds.into_iter().map(|kind| kind.plural).collect()
+/// Returns the resources of a group.
+pub fn resources(group: &str) -> Vec<String> {
+    let kinds = Table::parse(TABLE).kinds.into_iter().filter(|kind| kind.group == group);
+    kinds.map(|kind| kind.plural).collect()
 }
 
 /// Reports whether a CustomResourceDefinition of the cluster is newer than ours, and so stays as it is.
@@ -67,6 +73,7 @@ struct Line {
 }
 
 struct Kind {
+    group: String,
     kind: String,
     plural: String,
     scope: String,
@@ -77,6 +84,8 @@ struct Kind {
 
 #[derive(Default)]
 struct Table {
+    /// The group of the kinds below; empty for that of Gateway API.
+    group: String,
     patterns: BTreeMap<String, String>,
     entries: BTreeMap<String, Entry>,
     kinds: Vec<Kind>,
@@ -155,10 +164,16 @@ impl Table {
                 self.patterns.insert(name.to_owned(), pattern.to_owned());
                 String::new()
             }
+            "group" => {
+                self.group = rest.to_owned();
+                String::new()
+            }
             "kind" => {
                 let words: Vec<String> = rest.split(' ').map(str::to_owned).collect();
                 let word = |index: usize| words.get(index).cloned().unwrap_or_default();
+                let group = if self.group.is_empty() { GROUP.to_owned() } else { self.group.clone() };
                 self.kinds.push(Kind {
+                    group,
                     kind: word(0),
                     plural: word(1),
                     scope: word(2),
@@ -194,6 +209,14 @@ impl Table {
             "kind": kind.kind, "listKind": format!("{}List", kind.kind), "plural": kind.plural,
             "singular": singular, "categories": ["gateway-api"],
         });
+        let annotations = match kind.group == GROUP {
+            true => json!({
+                APPROVED: APPROVAL,
+                BUNDLE_ANNOTATION: BUNDLE_VERSION,
+                CHANNEL_ANNOTATION: "standard",
+            }),
+            false => json!({}),
+        };
         if let Some(short) = attribute("short=") {
             names["shortNames"] = json!([short]);
         }
@@ -201,15 +224,11 @@ impl Table {
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
             "metadata": {
-                "name": format!("{}.{GROUP}", kind.plural),
-                "annotations": {
-                    APPROVED: APPROVAL,
-                    BUNDLE_ANNOTATION: BUNDLE_VERSION,
-                    CHANNEL_ANNOTATION: "standard",
-                },
+                "name": format!("{}.{}", kind.plural, kind.group),
+                "annotations": annotations,
             },
             "spec": {
-                "group": GROUP,
+                "group": kind.group,
                 "names": names,
                 "scope": kind.scope,
                 "versions": kind.versions.iter().map(|version| self.version(kind, version)).collect::<Vec<_>>(),
@@ -366,7 +385,9 @@ mod tests {
         assert_eq!(listeners["x-kubernetes-list-map-keys"], json!(["name"]));
         assert_eq!(listeners["items"]["properties"]["port"]["maximum"], 65535);
         assert_eq!(listeners["items"]["required"], json!(["name", "port", "protocol"]));
-        assert_eq!(definitions.len(), 10);
+        assert_eq!(definitions.len(), 11);
+        assert_eq!(resources(GROUP).len(), 10);
+        assert_eq!(resources(POLICY_GROUP), ["routepolicies"]);
     }
 
     #[test]

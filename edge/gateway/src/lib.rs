@@ -7,6 +7,7 @@ pub mod control;
 pub mod crds;
 pub mod data;
 pub mod objects;
+pub mod policy_spec;
 pub mod resolve;
 pub mod status;
 mod world;

@@ -67,6 +67,8 @@ pub struct Retry {
     pub attempts: u32,
     pub codes: Vec<u16>,
     pub backoff: Duration,
+    /// Requests that may change something are sent once.
+    pub idempotent_only: bool,
 }
 
 /// The parts of a request that rules match.

@@ -168,7 +168,8 @@ fn timeouts(rule: &HttpRuleSpec) -> Timeouts {
 fn retry(rule: &HttpRuleSpec) -> Option<Arc<Retry>> {
     let retry = rule.retry.as_ref()?;
     let backoff = retry.backoff.as_deref().and_then(duration).unwrap_or(Duration::from_millis(25));
-    Some(Arc::new(Retry { attempts: retry.attempts.unwrap_or(1), codes: retry.codes.clone(), backoff }))
+    let attempts = retry.attempts.unwrap_or(1);
+    Some(Arc::new(Retry { attempts, codes: retry.codes.clone(), backoff, idempotent_only: false }))
 }
 
 /// Parses a duration of Gateway API, such as `1h30m` or `500ms`.
@@ -258,8 +259,9 @@ impl Source<'_> {
 }
 
 /// Returns the filter of a rule that cannot be followed: a filter must never be skipped.
-fn unsupported_filter() -> Filter {
-    Filter::Respond(Arc::new(FixedResponse { status: 500, content_type: "text/plain".into(), body: Arc::new([]) }))
+pub fn unsupported_filter() -> Filter {
+    let content_type = "text/plain".into();
+    Filter::Respond(Arc::new(FixedResponse { status: 500, content_type, body: Arc::new([]), exempt: Vec::new() }))
 }
 
 fn header_change(spec: &HeaderFilter) -> HeaderChange {

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::addresses::{self, WantedPort};
 use super::references::From;
+use super::route_policies::RoutePolicies;
 use super::{CLASS, INGRESS_CONTROLLER, Resolved, WantedStatus, backends, certificates, hosts, table};
 use crate::objects::{IngressBackend, IngressPath, IngressSpec, Objects, Reference, Resource};
 
@@ -28,7 +29,7 @@ struct Collected {
 }
 
 /// Adds the sockets, backends, Service and statuses of Ingresses.
-pub fn resolve(objects: &Objects, resolved: &mut Resolved) {
+pub fn resolve(objects: &Objects, policies: &RoutePolicies<'_>, resolved: &mut Resolved) {
     let mut ours: Vec<&Resource<IngressSpec>> = objects.ingresses.values().map(|one| &**one).collect();
     ours.retain(|ingress| is_ours(objects, ingress));
     ours.sort_by_cached_key(|ingress| ingress.metadata.age());
@@ -37,7 +38,7 @@ pub fn resolve(objects: &Objects, resolved: &mut Resolved) {
     }
     let mut collected = Collected::default();
     for ingress in &ours {
-        collect(objects, ingress, &mut collected, resolved);
+        collect(objects, policies, ingress, &mut collected, resolved);
     }
     serve(objects, &collected, resolved);
     let key = addresses::ingress_service();
@@ -57,22 +58,31 @@ fn is_ours(objects: &Objects, ingress: &Resource<IngressSpec>) -> bool {
     class.is_some_and(|class| class.spec.controller == INGRESS_CONTROLLER)
 }
 
-fn collect(objects: &Objects, ingress: &Resource<IngressSpec>, collected: &mut Collected, resolved: &mut Resolved) {
+fn collect(
+    objects: &Objects,
+    policies: &RoutePolicies<'_>,
+    ingress: &Resource<IngressSpec>,
+    collected: &mut Collected,
+    resolved: &mut Resolved,
+) {
+    let key = ingress.metadata.key();
     let spec = &ingress.spec;
     for rule in &spec.rules {
         let host = hosts::ingress_pattern(rule.host.as_deref());
         let rules: Vec<HttpRule> =
             rule.http.paths.iter().map(|path| http_rule(objects, ingress, path, resolved)).collect();
         let entry = collected.rules.entry(host).or_default();
-        entry.extend(rules);
+        entry.extend(policies.ingress_rules(&key, rules));
         // A rule without paths, or a path that no rule matches, goes to the default backend.
         if let Some(default) = &spec.default_backend {
-            entry.push(everything(objects, ingress, default, resolved));
+            let rule = everything(objects, ingress, default, resolved);
+            entry.extend(policies.ingress_rules(&key, vec![rule]));
         }
     }
     if let Some(default) = &spec.default_backend {
         let rule = everything(objects, ingress, default, resolved);
-        collected.rules.entry(HostPattern::Any).or_default().push(rule);
+        let rules = policies.ingress_rules(&key, vec![rule]);
+        collected.rules.entry(HostPattern::Any).or_default().extend(rules);
     }
     for tls in &spec.tls {
         let Some(name) = &tls.secret_name else { continue };

@@ -15,8 +15,11 @@ mod http;
 mod ingress;
 mod listeners;
 mod policies;
+mod policy;
 mod references;
+mod route_policies;
 mod routes;
+mod settings;
 mod table;
 
 pub use addresses::{Allocated, OWNED_LABEL, WantedPort, WantedService, allocate, bind_ports, is_owned, slices};
@@ -85,12 +88,16 @@ pub fn resolve(objects: &Objects, now: &str) -> Resolved {
     let routes = routes::collect(objects);
     let attached = routes::attach(objects, &mut gateways, &routes);
     let policies = policies::apply(objects, &gateways, &attached, &mut resolved.references);
-    table::build(objects, &gateways, &attached, &policies, &mut resolved);
-    ingress::resolve(objects, &mut resolved);
+    let route_policies = route_policies::collect(objects, &gateways, &attached, &mut resolved.references);
+    let all = table::Policies { tls: &policies, routes: &route_policies };
+    table::build(objects, &gateways, &attached, &all, &mut resolved);
+    ingress::resolve(objects, &route_policies, &mut resolved);
+    table::add_policy_backends(objects, &all, &mut resolved);
 
     classes::statuses(objects, now, &mut resolved.statuses);
     gateways::statuses(objects, &gateways, now, &mut resolved);
     routes::statuses(&attached, now, &mut resolved.statuses);
     policies::statuses(&policies, now, &mut resolved.statuses);
+    route_policies::statuses(&route_policies, now, &mut resolved.statuses);
     resolved
 }

@@ -37,7 +37,7 @@ pub struct Scene {
 }
 
 /// The kinds of Gateway API, by their words in scripts.
-const KINDS: [(&str, &str, &str); 10] = [
+const KINDS: [(&str, &str, &str); 11] = [
     ("gatewayclass", "GatewayClass", "gatewayclasses"),
     ("gateway", "Gateway", "gateways"),
     ("listenerset", "ListenerSet", "listenersets"),
@@ -48,6 +48,7 @@ const KINDS: [(&str, &str, &str); 10] = [
     ("udproute", "UDPRoute", "udproutes"),
     ("grant", "ReferenceGrant", "referencegrants"),
     ("tlspolicy", "BackendTLSPolicy", "backendtlspolicies"),
+    ("routepolicy", "RoutePolicy", "routepolicies"),
 ];
 
 fn plural_of(kind: &str) -> String {
@@ -223,4 +224,4 @@ fn certificate(name: &str) -> Result<Value, String> {
 }
 
 testkit_fixture::scripts!(Scene::default, run;
-    attachment certificates gateways http ingress listener_sets references streams tls_policies);
+    attachment certificates gateways http ingress listener_sets references route_policies streams tls_policies);
