@@ -3,6 +3,7 @@
 //! Objects are resolved by one pure function ([`resolve::resolve`]) to a routing configuration, statuses and Services.
 //! The leader writes statuses and Services ([`control`]); every data node serves the configuration ([`data`]).
 
+pub mod annotations;
 pub mod control;
 pub mod crds;
 pub mod data;
@@ -10,6 +11,7 @@ pub mod objects;
 pub mod policy_spec;
 pub mod resolve;
 pub mod status;
+pub mod trace;
 mod world;
 
 #[cfg(test)]

@@ -25,6 +25,8 @@ pub struct HttpRule {
     pub session: Option<Arc<SessionPersistence>>,
     /// gRPC: errors of the edge itself are gRPC statuses.
     pub grpc: bool,
+    /// The method of gRPC whose service does not matter: the last of two path elements.
+    pub grpc_method: Option<Arc<str>>,
 }
 
 #[derive(Clone, Debug)]

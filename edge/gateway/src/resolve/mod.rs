@@ -24,6 +24,7 @@ mod table;
 
 pub use addresses::{Allocated, OWNED_LABEL, WantedPort, WantedService, allocate, bind_ports, is_owned, slices};
 pub use classes::FEATURES;
+pub use http::path_regex;
 
 use std::collections::BTreeSet;
 
@@ -62,6 +63,8 @@ pub struct Resolved {
     pub statuses: Vec<WantedStatus>,
     pub services: Vec<WantedService>,
     pub references: References,
+    /// Events about objects whose authors meant something else.
+    pub events: Vec<WantedEvent>,
     /// The Gateways whose sockets are all in the configuration, with their generations. A data node reports them.
     pub complete: std::collections::BTreeMap<Key, i64>,
 }
@@ -72,6 +75,17 @@ pub struct WantedStatus {
     pub plural: &'static str,
     pub key: Key,
     pub status: Value,
+}
+
+/// A warning about an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantedEvent {
+    pub api_version: &'static str,
+    pub kind: &'static str,
+    pub key: Key,
+    pub uid: String,
+    pub reason: &'static str,
+    pub message: String,
 }
 
 /// The Secrets and ConfigMaps that are read, whether or not they exist.
@@ -91,7 +105,7 @@ pub fn resolve(objects: &Objects, now: &str) -> Resolved {
     let route_policies = route_policies::collect(objects, &gateways, &attached, &mut resolved.references);
     let all = table::Policies { tls: &policies, routes: &route_policies };
     table::build(objects, &gateways, &attached, &all, &mut resolved);
-    ingress::resolve(objects, &route_policies, &mut resolved);
+    ingress::resolve(objects, &all, &mut resolved);
     table::add_policy_backends(objects, &all, &mut resolved);
 
     classes::statuses(objects, now, &mut resolved.statuses);

@@ -158,6 +158,12 @@ fn value(value: &StringMatch) -> String {
     }
 }
 
+/// Prints the filters and backends of a rule.
+pub fn consequences(rule: &HttpRule) -> String {
+    let filters: Vec<String> = rule.filters.iter().map(filter).collect();
+    format!("{} {}", filters.join(" "), references(&rule.backends)).trim().to_owned()
+}
+
 fn rule(rule: &HttpRule) -> String {
     let path = match &rule.path {
         PathMatch::Exact(path) => format!("={path}"),
@@ -167,6 +173,9 @@ fn rule(rule: &HttpRule) -> String {
     let mut line = path;
     if let Some(method) = &rule.method {
         let _ = write!(line, " {method}");
+    }
+    if let Some(method) = &rule.grpc_method {
+        let _ = write!(line, " rpc {method}");
     }
     for header in &rule.headers {
         let _ = write!(line, " {}:{}", header.name, value(&header.value));
