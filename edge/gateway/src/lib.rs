@@ -7,6 +7,8 @@ pub mod annotations;
 pub mod control;
 pub mod crds;
 pub mod data;
+pub mod explain;
+pub mod import;
 pub mod objects;
 pub mod policy_spec;
 pub mod resolve;

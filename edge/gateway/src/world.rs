@@ -70,15 +70,20 @@ fn watched() -> Vec<Watched> {
     ]
 }
 
-/// Keeps an object by the plural name of its kind, as the watches do.
-#[cfg(test)]
+/// Returns the kinds that routes depend on, Secrets and ConfigMaps apart.
+pub fn kinds() -> Vec<Kind> {
+    watched().into_iter().map(|one| one.kind).collect()
+}
+
+/// Keeps an object by the plural name of its kind, as the watches do. Other kinds are left out.
 pub fn keep_by_plural(objects: &mut Objects, plural: &str, change: &Change) {
     match plural {
         "secrets" => ByName::Secret.keep(objects, change),
         "configmaps" => ByName::ConfigMap.keep(objects, change),
         plural => {
-            let known = watched().into_iter().find(|one| one.kind.plural == plural);
-            (known.unwrap_or_else(|| panic!("no watch of {plural}")).keep)(objects, change);
+            if let Some(known) = watched().into_iter().find(|one| one.kind.plural == plural) {
+                (known.keep)(objects, change);
+            }
         }
     }
 }

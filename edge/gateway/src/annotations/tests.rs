@@ -141,6 +141,36 @@ fn a_warning_names_the_annotation() {
     assert!(warnings(&ingress("nginx"), "corten").is_empty(), "an Ingress of another controller");
 }
 
+/// Returns the manual's table of annotations.
+fn manual() -> String {
+    let mut lines = vec!["| annotation | value | effect |".to_owned(), "|---|---|---|".to_owned()];
+    for annotation in TABLE {
+        let (kind, effect) = match annotation.use_ {
+            Use::Sets(what) => (annotation.kind.describe(), what.to_owned()),
+            Use::Guards(what) => (annotation.kind.describe(), format!("{what} (closes if invalid)")),
+            Use::NoEffect(why) => (String::new(), format!("no effect: {why}")),
+            Use::Unsupported(why) => (String::new(), format!("not supported: {why}")),
+            Use::Refused => (String::new(), "never used: its value is text of a configuration".to_owned()),
+        };
+        lines.push(format!("| `{}` | {kind} | {effect} |", annotation.name));
+    }
+    lines.join("\n")
+}
+
+#[test]
+fn the_manual_has_the_table() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/ingress.md");
+    let page = std::fs::read_to_string(&path).expect("the page");
+    let (head, rest) = page.split_once("<!-- annotations -->\n").expect("the beginning of the table");
+    let (_, tail) = rest.split_once("<!-- end -->").expect("the end of the table");
+    let wanted = format!("{head}<!-- annotations -->\n{}\n<!-- end -->{tail}", manual());
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        std::fs::write(&path, &wanted).expect("the page is written");
+    } else {
+        assert_eq!(page, wanted, "UPDATE_EXPECT=1 writes the table");
+    }
+}
+
 proptest! {
     #[test]
     fn no_value_panics_or_breaks_a_line(number in 0..TABLE.len(), value in "\\PC{0,64}|[ -~\\n\\r\\t$]{0,64}") {

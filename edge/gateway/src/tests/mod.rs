@@ -15,6 +15,7 @@
 //! | `ask [METHOD] URL [NAME:VALUE]` | prints the backends of a request, or the status of one that no rule takes |
 //! | `events` | prints the events |
 
+mod imports;
 mod print;
 
 use std::collections::BTreeMap;
