@@ -135,7 +135,8 @@ fn roles() -> Vec<(&'static str, Value)> {
         {"apiGroups": [""], "resources": ["services", "namespaces"], "verbs": ["list", "watch"]},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
         {"apiGroups": ["networking.k8s.io"], "resources": ["ingresses", "ingressclasses"], "verbs": ["list", "watch"]},
-        {"apiGroups": [crds::GROUP], "resources": crds::resources(), "verbs": ["list", "watch"]},
+        {"apiGroups": [crds::GROUP], "resources": crds::resources(crds::GROUP), "verbs": ["list", "watch"]},
+        {"apiGroups": [crds::POLICY_GROUP], "resources": ["routepolicies"], "verbs": ["list", "watch"]},
     ]);
     let approver = json!([
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["patch"]},
@@ -204,6 +205,9 @@ fn gateway_rules() -> Value {
         {"apiGroups": [gateway_api], "resources": ["*"], "verbs": read},
         {"apiGroups": [gateway_api], "resources": ["gatewayclasses"], "verbs": ["create"]},
         {"apiGroups": [gateway_api], "resources": status, "verbs": ["patch", "update"]},
+        {"apiGroups": [crds::POLICY_GROUP], "resources": ["routepolicies"], "verbs": read},
+        {"apiGroups": [crds::POLICY_GROUP], "resources": ["routepolicies/status"], "verbs": ["patch", "update"]},
+        {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]},
         {"apiGroups": ["networking.k8s.io"], "resources": ["ingresses", "ingressclasses"], "verbs": read},
         {"apiGroups": ["networking.k8s.io"], "resources": ["ingressclasses"], "verbs": ["create"]},
         {"apiGroups": ["networking.k8s.io"], "resources": ["ingresses/status"], "verbs": ["patch", "update"]},

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::site::{ObjectMetrics, Site};
+use crate::warnings::Adviser;
 
 /// The settings of the API server.
 #[derive(Clone, Debug)]
@@ -80,6 +81,8 @@ pub struct Config {
     pub site: Option<Arc<dyn Site>>,
     /// The metrics of the state of objects, `/metrics/state`.
     pub object_metrics: Option<Arc<dyn ObjectMetrics>>,
+    /// A component that warns the authors of objects.
+    pub adviser: Option<Arc<dyn Adviser>>,
     /// The gitVersion of `/version`.
     pub git_version: String,
     /// The gitCommit of `/version`.
@@ -265,6 +268,7 @@ impl Default for Config {
             max_mutating_requests_inflight: 200,
             site: None,
             object_metrics: None,
+            adviser: None,
             git_version: "v1.36.4+corten".to_owned(),
             git_commit: "0000000000000000000000000000000000000000".to_owned(),
         }

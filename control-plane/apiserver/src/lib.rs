@@ -88,6 +88,7 @@ pub use server::Server;
 pub use site::{ListObjects, ObjectMetrics, Site};
 pub use stored_reader::StoredReader;
 pub use user::{Identity, Peer, User};
+pub use warnings::Adviser;
 
 /// Compares secrets in a time that does not depend on where they differ.
 fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {

@@ -29,7 +29,7 @@ const RENEW_PERIOD: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_millis(5);
 /// The pause before ports that could not be bound are tried again.
 const RETRY: Duration = Duration::from_secs(1);
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
+pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// The listeners whose ports cannot be bound, once a configuration is served.
 pub type Applied<'a> = Pin<Box<dyn Future<Output = Vec<ListenerKey>> + Send + 'a>>;
@@ -151,7 +151,8 @@ impl Slices {
     }
 }
 
-fn add_slice(slice: &Value, port: &ServicePort, endpoints: &mut Endpoints) {
+/// Adds the endpoints of an EndpointSlice that serve a port.
+pub fn add_slice(slice: &Value, port: &ServicePort, endpoints: &mut Endpoints) {
     let mut ports = slice["ports"].as_array().into_iter().flatten();
     let named = ports.find(|one| one["name"].as_str().unwrap_or_default() == port.name);
     let Some(number) = named.and_then(|one| u16::try_from(one["port"].as_u64()?).ok()) else { return };

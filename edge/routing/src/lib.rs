@@ -25,7 +25,8 @@ pub use index::{HttpHost, MatchedRule};
 pub use network::{InvalidNetwork, Network};
 pub use path::{UnsafePath, normalize};
 pub use policy::{
-    AddressPolicy, BasicAuth, ClaimHeader, FixedResponse, ForwardAuth, Jwt, RateLimit, SessionKind, SessionPersistence,
+    AddressPolicy, BasicAuth, ClaimHeader, ConcurrencyLimit, CookieAttributes, ErrorPages, FixedResponse, ForwardAuth,
+    HashKey, Jwt, RateLimit, SameSite, SessionKind, SessionPersistence,
 };
 pub use tls::{ClientValidation, ServerCertificate, TlsHost, TlsUse};
 

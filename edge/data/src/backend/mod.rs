@@ -112,6 +112,15 @@ impl Backend {
         Some(Arc::clone(chosen))
     }
 
+    /// Returns the endpoint of a hash: the one with the highest rank for it, so that a change of the set moves only the
+    /// requests of the endpoints that came or left.
+    pub(crate) fn choose_by_hash(&self, hash: u64, tried: &[SocketAddr]) -> Option<Arc<Endpoint>> {
+        let set = self.endpoints.load();
+        let candidates = if set.ready.is_empty() { &set.terminating } else { &set.ready };
+        let fit = candidates.iter().filter(|endpoint| !endpoint.is_ejected() && !tried.contains(&endpoint.address));
+        fit.max_by_key(|endpoint| random::mix(endpoint.session ^ hash)).map(Arc::clone)
+    }
+
     /// Returns the endpoint of a session if it takes requests.
     pub(crate) fn session_endpoint(&self, session: u64) -> Option<Arc<Endpoint>> {
         let set = self.endpoints.load();

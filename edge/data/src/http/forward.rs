@@ -196,7 +196,8 @@ async fn try_endpoints(
     backend: &Arc<Backend>,
     request: Request<RequestBody>,
 ) -> Result<Answered, Failure> {
-    let retry = exchange.rule.retry.as_deref();
+    let is_repeatable = is_safe_to_repeat(request.method());
+    let retry = exchange.rule.retry.as_deref().filter(|retry| is_repeatable || !retry.idempotent_only);
     let mut kept = None;
     let mut next = match retry {
         Some(_) => {
@@ -280,11 +281,12 @@ async fn connect(
     let mut session = exchange.session;
     while tried.len() < MAX_CONNECTS {
         let persistent = session.take().and_then(|session| backend.session_endpoint(session.endpoint));
+        let hashed = exchange.hash.and_then(|hash| backend.choose_by_hash(hash, &tried));
         let other = || match failed_at {
             [] => None,
             _ => backend.choose(&[&tried, failed_at].concat()),
         };
-        let Some(endpoint) = persistent.or_else(other).or_else(|| backend.choose(&tried)) else {
+        let Some(endpoint) = persistent.or(hashed).or_else(other).or_else(|| backend.choose(&tried)) else {
             return Err(failure);
         };
         match backend.connect(&endpoint, client).await {

@@ -143,11 +143,13 @@ fn rule(challenge: &HttpChallenge) -> HttpRule {
         status: 200,
         content_type: "application/octet-stream".into(),
         body: challenge.answer.as_bytes().into(),
+        exempt: Vec::new(),
     };
     HttpRule {
         route: ObjectName { kind: "Secret", namespace: NAMESPACE.into(), name: SECRET.into() },
         rule_name: None,
         path: PathMatch::Exact(format!("{PATH}{}", challenge.token)),
+        grpc_method: None,
         method: None,
         headers: Vec::new(),
         query: Vec::new(),
