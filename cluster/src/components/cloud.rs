@@ -9,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::alone::given_tls;
 use super::endpoint::{self, Endpoint};
-use crate::cloud_options::{self, Cloud, CloudControllerManager};
+use crate::cli::CloudControllerManager;
+use crate::cloud_options::{self, Cloud};
 use crate::config::{Cluster, node_name};
 use crate::tasks::Tasks;
 
