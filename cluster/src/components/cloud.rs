@@ -7,7 +7,6 @@ use corten_cloud::{CONTROLLERS, Config, Election};
 use corten_meta::metrics::HealthChecks;
 use tokio_util::sync::CancellationToken;
 
-use super::alone::given_tls;
 use super::endpoint::{self, Endpoint};
 use crate::cli::CloudControllerManager;
 use crate::cloud_options::{self, Cloud};
@@ -45,7 +44,7 @@ pub async fn alone(flags: CloudControllerManager, shutdown: CancellationToken) -
     let mut tasks = Tasks::new(shutdown);
     let shown = Endpoint {
         address: flags.serving.address(PORT),
-        tls: given_tls(&flags.serving, &client).await?,
+        tls: endpoint::given_tls(&flags.serving, &client).await?,
         client: client.clone(),
         ready: Vec::new(),
         metrics: endpoint::page(metrics),
