@@ -12,7 +12,7 @@ use crate::backup_cli::{BackupOptions, Keep};
 use crate::bench_cli::Bench;
 use crate::certificate_cli::{Ca, Certificate, EncryptionKey, NodeCommand, ServiceAccountKey};
 use crate::certificate_options::CertificateOptions;
-use crate::cloud_options::{CloudControllerManager, CloudOptions};
+use crate::cloud_options::CloudOptions;
 use crate::edge_options::{Edge, EdgeOptions};
 use crate::kubelet_options::KubeletOptions;
 use crate::log_file::LogOptions;
@@ -560,6 +560,29 @@ pub struct ControllerManager {
     /// The seconds that it has for each GiB.
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
     pub pv_recycler_increment_timeout_nfs: i32,
+    #[command(flatten)]
+    pub serving: Serving,
+}
+
+/// The cloud controller manager alone. Flags have upstream's names.
+#[derive(Debug, Clone, Args)]
+pub struct CloudControllerManager {
+    #[command(flatten)]
+    pub component: Component,
+    #[command(flatten)]
+    pub election: LeaderElection,
+    /// The cloud provider: aws or hetzner.
+    #[arg(long, value_name = "PROVIDER")]
+    pub cloud_provider: String,
+    #[command(flatten)]
+    pub cloud: CloudOptions,
+    /// Whether nodes have pod CIDRs, without which no routes are made.
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_name = "BOOL")]
+    pub allocate_node_cidrs: bool,
+    /// The controllers to run: `foo` enables foo, `-foo` disables it, `*` enables all.
+    #[arg(long, value_delimiter = ',', default_value = "*", value_name = "NAMES", allow_hyphen_values = true)]
+    pub controllers: Vec<String>,
     #[command(flatten)]
     pub serving: Serving,
 }

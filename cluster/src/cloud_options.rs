@@ -8,7 +8,6 @@ use clap::Args;
 use corten_cloud::CONTROLLERS;
 use corten_cloud::providers::{self, Setup};
 
-use crate::cli::{Component, LeaderElection, Serving};
 use crate::files;
 
 /// The default name of a cluster, as upstream's.
@@ -63,29 +62,6 @@ impl CloudOptions {
             variable: Box::new(|name| std::env::var(name).ok().filter(|value| !value.is_empty())),
         })
     }
-}
-
-/// The cloud controller manager alone. Flags have upstream's names.
-#[derive(Debug, Clone, Args)]
-pub struct CloudControllerManager {
-    #[command(flatten)]
-    pub component: Component,
-    #[command(flatten)]
-    pub election: LeaderElection,
-    /// The cloud provider: aws or hetzner.
-    #[arg(long, value_name = "PROVIDER")]
-    pub cloud_provider: String,
-    #[command(flatten)]
-    pub cloud: CloudOptions,
-    /// Whether nodes have pod CIDRs, without which no routes are made.
-    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true,
-          default_missing_value = "true", value_name = "BOOL")]
-    pub allocate_node_cidrs: bool,
-    /// The controllers to run: `foo` enables foo, `-foo` disables it, `*` enables all.
-    #[arg(long, value_delimiter = ',', default_value = "*", value_name = "NAMES", allow_hyphen_values = true)]
-    pub controllers: Vec<String>,
-    #[command(flatten)]
-    pub serving: Serving,
 }
 
 /// The cloud of a server: its provider and its flags.

@@ -3,6 +3,7 @@
 
 use crate::api_servers::BALANCER_PORT;
 use crate::cli::{DEFAULT_KUBELET_PORT, DEFAULT_PORT};
+use crate::components::cloud;
 use crate::components::control::{MANAGER_PORT, SCHEDULER_PORT};
 use crate::components::node_dns::{DNS_BESIDE_PLUGINS, DNS_METRICS};
 
@@ -29,7 +30,7 @@ pub fn listeners() -> Vec<Listener> {
     all
 }
 
-fn control_plane() -> [Listener; 4] {
+fn control_plane() -> [Listener; 5] {
     [
         Listener {
             name: "API server",
@@ -50,6 +51,13 @@ fn control_plane() -> [Listener; 4] {
             transport: "TCP",
             port: Some(MANAGER_PORT),
             place: "127.0.0.1; alone, `--bind-address` and `--secure-port`",
+            clients: "Processes of the node, over TLS: health for all, metrics after authorization.",
+        },
+        Listener {
+            name: "cloud controller manager",
+            transport: "TCP",
+            port: Some(cloud::PORT),
+            place: "127.0.0.1, with `--cloud-provider aws` or `hetzner`; alone, `--bind-address` and `--secure-port`",
             clients: "Processes of the node, over TLS: health for all, metrics after authorization.",
         },
         Listener {

@@ -156,3 +156,40 @@ fn components_that_run_alone_are_a_cluster() {
         assert!(metrics.contains(expected), "{expected} is not in {metrics}");
     }
 }
+
+/// The cloud controller manager leads by its Lease under its own role, and the cloud's failure is an event of the
+/// Service, which keeps its finalizer until the cloud has answered.
+#[test]
+fn a_cloud_controller_manager_runs_alone() {
+    if !tools::is_root() {
+        eprintln!("skipped: a cluster needs root");
+        return;
+    }
+    let cluster = Cluster::up(CORTEN, &["--load-balancer", "off"]);
+    let cloud = cluster.scratch().join("cloud.conf");
+    // Nothing listens there.
+    std::fs::write(&cloud, "Token = t\nLocation = fsn1\nEndpoint = http://127.0.0.1:9/v1\n").expect("a file");
+    let cloud = cloud.to_string_lossy().into_owned();
+    let kubeconfig = cluster.data_dir().join("kubeconfig/cloud-controller-manager.conf");
+    let kubeconfig = kubeconfig.to_string_lossy().into_owned();
+    let command = ["cloud-controller-manager", "--kubeconfig", &kubeconfig, "--cloud-provider", "hetzner"];
+    let _manager = start(&cluster, &[&command[..], &["--cloud-config", &cloud], &ELECTION[..]].concat());
+    let lease = ["get", "lease", "-n", "kube-system", "cloud-controller-manager", "-o", "name"];
+    wait::until("the Lease", wait::BOUND, || {
+        let found = cluster.kubectl_command(&lease).output().map_err(|error| error.to_string())?;
+        if found.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&found.stderr).into_owned()) }
+    });
+    cluster.kubectl(&["create", "service", "loadbalancer", "web", "--tcp=80"]);
+    let events = ["get", "events", "-o", "jsonpath={range .items[*]}{.reason}: {.message}{end}"];
+    let events = cluster.kubectl_until(&events, |events| events.contains("SyncLoadBalancerFailed"));
+    assert!(events.contains("Error syncing load balancer: Hetzner GET /load_balancers?name=a"), "{events}");
+    let finalizers = cluster.kubectl(&["get", "service", "web", "-o", "jsonpath={.metadata.finalizers}"]);
+    assert!(finalizers.contains("service.kubernetes.io/load-balancer-cleanup"), "{finalizers}");
+    let ask = |path: &str| {
+        let server = ["--server", "https://127.0.0.1:10258", "--insecure-skip-tls-verify", "get", "--raw", path];
+        cluster.kubectl(&server)
+    };
+    assert_eq!(ask("/healthz"), "ok");
+    let metrics = ask("/metrics");
+    assert!(metrics.contains("rest_client_requests_total"), "{metrics}");
+}

@@ -7,11 +7,10 @@ use anyhow::{Context, Result};
 use corten_client::{Client, Metrics};
 use corten_controllers::{MANAGER, Recycler, Recyclers};
 use corten_meta::metrics::HealthChecks;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::control::{MANAGER_PORT, SCHEDULER_PORT};
-use super::endpoint::{self, Endpoint, EndpointTls};
+use super::endpoint::{self, Endpoint};
 use super::network::{self, Plugged};
 use super::node;
 use super::service_accounts;
@@ -55,7 +54,7 @@ pub async fn controller_manager(flags: cli::ControllerManager, shutdown: Cancell
     let manager = clients(MANAGER);
     let shown = Endpoint {
         address: flags.serving.address(MANAGER_PORT),
-        tls: given_tls(&flags.serving, &manager).await?,
+        tls: endpoint::given_tls(&flags.serving, &manager).await?,
         client: manager,
         ready: Vec::new(),
         metrics: endpoint::page(metrics),
@@ -125,19 +124,12 @@ async fn scheduler_endpoint(
     };
     Ok(Endpoint {
         address: flags.address(SCHEDULER_PORT),
-        tls: given_tls(flags, &client).await?,
+        tls: endpoint::given_tls(flags, &client).await?,
         client,
         ready: vec![("shutdown", Box::new(ending)), ("sched-handler-sync", Box::new(synced))],
         metrics: Box::new(move || counted.render()),
         checks: HealthChecks::default(),
     })
-}
-
-/// Returns the certificates that the flags name, and the CA that the API server publishes.
-pub async fn given_tls(flags: &cli::Serving, client: &Client) -> Result<watch::Receiver<EndpointTls>> {
-    let identity = flags.identity()?;
-    let client_ca = endpoint::published_client_ca(client).await;
-    Ok(watch::channel(EndpointTls { identity, client_ca }).1)
 }
 
 /// Runs `corten kubelet`, which joins as `corten agent` does if it has no kubeconfig.

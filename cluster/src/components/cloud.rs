@@ -7,9 +7,9 @@ use corten_cloud::{CONTROLLERS, Config, Election};
 use corten_meta::metrics::HealthChecks;
 use tokio_util::sync::CancellationToken;
 
-use super::alone::given_tls;
 use super::endpoint::{self, Endpoint};
-use crate::cloud_options::{self, Cloud, CloudControllerManager};
+use crate::cli::CloudControllerManager;
+use crate::cloud_options::{self, Cloud};
 use crate::config::{Cluster, node_name};
 use crate::tasks::Tasks;
 
@@ -44,7 +44,7 @@ pub async fn alone(flags: CloudControllerManager, shutdown: CancellationToken) -
     let mut tasks = Tasks::new(shutdown);
     let shown = Endpoint {
         address: flags.serving.address(PORT),
-        tls: given_tls(&flags.serving, &client).await?,
+        tls: endpoint::given_tls(&flags.serving, &client).await?,
         client: client.clone(),
         ready: Vec::new(),
         metrics: endpoint::page(metrics),

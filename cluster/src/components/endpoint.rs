@@ -33,6 +33,7 @@ use tokio_util::task::TaskTracker;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::pki::Identity;
+use crate::serving_options::Serving;
 use crate::supervision;
 
 /// The largest number of connections.
@@ -67,6 +68,13 @@ pub struct EndpointTls {
     pub identity: Option<Identity>,
     /// The CA of client certificates; none accepts no client certificate.
     pub client_ca: Option<String>,
+}
+
+/// Returns the certificates that the flags name, and the CA that the API server publishes.
+pub async fn given_tls(flags: &Serving, client: &Client) -> Result<watch::Receiver<EndpointTls>> {
+    let identity = flags.identity()?;
+    let client_ca = published_client_ca(client).await;
+    Ok(watch::channel(EndpointTls { identity, client_ca }).1)
 }
 
 /// Serves until shutdown.

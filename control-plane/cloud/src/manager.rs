@@ -28,6 +28,8 @@ const LIFECYCLE_INTERVAL: Duration = Duration::from_secs(5);
 const ROUTE_INTERVAL: Duration = Duration::from_secs(60);
 /// The interval at which load balancers are compared with their Services.
 const SERVICE_INTERVAL: Duration = Duration::from_secs(600);
+/// The wait after an error that only a user can correct; a change of the object ends it.
+const INVALID: Duration = Duration::from_secs(60);
 /// The wait after an answer that asks for fewer requests without a time.
 const THROTTLED: Duration = Duration::from_secs(30);
 
@@ -158,6 +160,10 @@ async fn work(manager: Arc<Manager>) {
             Err(Failure::Cloud(Error::Throttled { message, after })) => {
                 warn!("the cloud asks to wait: {message}");
                 manager.queue.add_after(task.clone(), after.unwrap_or(THROTTLED));
+            }
+            Err(Failure::Cloud(error @ Error::Invalid(_))) => {
+                warn!(?task, "{error}");
+                manager.queue.add_after(task.clone(), INVALID);
             }
             Err(failure) => {
                 warn!(?task, "{failure}");

@@ -184,9 +184,7 @@ async fn a_manager_that_is_killed_after_any_call_leaves_nothing_behind() {
         // The next manager finishes the load balancer, or deletes its parts.
         for finishes in [true, false] {
             let name = format!("k{last}{finishes}");
-            door.set(Fault::After(last));
-            ensure(&*door.provider().await, &wanted(&name)).await.unwrap_err();
-            door.set(Fault::None);
+            door.kill(last, ensure(&*door.provider().await, &wanted(&name))).await;
             let next = door.provider().await;
             if finishes {
                 ensure(&*next, &wanted(&name)).await.unwrap();
@@ -198,11 +196,8 @@ async fn a_manager_that_is_killed_after_any_call_leaves_nothing_behind() {
     }
     for last in 0..deleting {
         let name = format!("d{last}");
-        door.set(Fault::None);
         ensure(&*door.provider().await, &wanted(&name)).await.unwrap();
-        door.set(Fault::After(last));
-        delete(&*door.provider().await, &name).await.unwrap_err();
-        door.set(Fault::None);
+        door.kill(last, delete(&*door.provider().await, &name)).await;
         delete(&*door.provider().await, &name).await.unwrap();
         assert_eq!(moto.left(&name), nothing, "killed while deleting after call {last}");
     }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use corten_cloud::provider::Provider;
 use corten_cloud::providers::{Setup, open};
 use serde_json::Value;
+use tokio::sync::Notify;
 
 const REGION: &str = "eu-central-1";
 
@@ -119,6 +120,8 @@ struct State {
 pub struct Door {
     address: SocketAddr,
     state: Arc<Mutex<State>>,
+    /// Notified when the last call of [`Fault::After`] has had its effect.
+    killed: Arc<Notify>,
 }
 
 impl Door {
@@ -127,14 +130,17 @@ impl Door {
         let door = Door {
             address: listener.local_addr().unwrap(),
             state: Arc::new(Mutex::new(State { fault: Fault::None, calls: 0 })),
+            killed: Arc::new(Notify::new()),
         };
         let state = Arc::clone(&door.state);
+        let killed = Arc::clone(&door.killed);
         let target = moto.address;
         // The thread ends with the process of the test.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let state = Arc::clone(&state);
-                std::thread::spawn(move || serve(stream, target, &state));
+                let killed = Arc::clone(&killed);
+                std::thread::spawn(move || serve(stream, target, &state, &killed));
             }
         });
         door
@@ -143,6 +149,16 @@ impl Door {
     /// Sets the fault, and counts calls from zero.
     pub fn set(&self, fault: Fault) {
         *self.state.lock().unwrap() = State { fault, calls: 0 };
+    }
+
+    /// Carries out a call of a manager that ends after the `last` request.
+    pub async fn kill<T: std::fmt::Debug>(&self, last: usize, call: impl Future<Output = T>) {
+        self.set(Fault::After(last));
+        tokio::select! {
+            result = call => panic!("it ended before request {last}: {result:?}"),
+            () = self.killed.notified() => {}
+        }
+        self.set(Fault::None);
     }
 
     pub fn calls(&self) -> usize {
@@ -174,6 +190,7 @@ impl Door {
 /// The outcome of one call at a door.
 enum Passage {
     Forward,
+    Kill,
     Lose,
     Drop,
     Answer(&'static str, &'static str),
@@ -186,7 +203,7 @@ fn passage(state: &Mutex<State>) -> Passage {
     match state.fault {
         Fault::None => Passage::Forward,
         Fault::After(last) if call < last => Passage::Forward,
-        Fault::After(last) if call == last => Passage::Lose,
+        Fault::After(last) if call == last => Passage::Kill,
         Fault::After(_) => Passage::Drop,
         Fault::Refuse(code) => Passage::Answer("400 Bad Request", code),
         Fault::Random(seed) => {
@@ -205,10 +222,14 @@ fn passage(state: &Mutex<State>) -> Passage {
     }
 }
 
-fn serve(mut stream: TcpStream, target: SocketAddr, state: &Mutex<State>) {
+fn serve(mut stream: TcpStream, target: SocketAddr, state: &Mutex<State>, killed: &Notify) {
     let Some(request) = message(&mut stream) else { return };
     match passage(state) {
         Passage::Drop => {}
+        Passage::Kill => {
+            exchange(target, &request);
+            killed.notify_one();
+        }
         Passage::Lose => drop(exchange(target, &request)),
         Passage::Forward => {
             let _ = stream.write_all(&exchange(target, &request));
