@@ -72,6 +72,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("corten-routing", &[]),
     ("corten-edge", &["corten-meta", "corten-listen", "corten-routing"]),
     ("corten-gateway", &["corten-meta", "corten-client", "corten-crds", "corten-routing"]),
+    (
+        "corten-storage-control",
+        &["corten-meta", "corten-api", "corten-client", "corten-plugins", "corten-snapshots"],
+    ),
     ("corten-why", &["corten-meta", "corten-client"]),
     ("corten-console", &["corten-client", "corten-listen"]),
     ("corten", &["*"]),
