@@ -262,7 +262,7 @@ mod tests {
             volume_group_snapshot_handle: "g".to_owned(),
             volume_snapshot_handles: vec!["h".to_owned()],
         };
-        let let_go = format!("{taken} deleting metadata.annotations={{{GROUP_BEING_DELETED}: yes}}");
+        let let_go = format!("{taken} deleting metadata.annotations={{{GROUP_BEING_DELETED}: \"yes\"}}");
         assert_eq!(shown(&let_go), Decision::Delete(handles.clone()));
         let existing = "spec.source.groupSnapshotHandles={volumeGroupSnapshotHandle: g, volumeSnapshotHandles: [h]}";
         assert_eq!(shown(existing), Decision::Check(handles));

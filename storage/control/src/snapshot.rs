@@ -304,14 +304,14 @@ mod tests {
     fn a_snapshot_is_deleted_after_the_controller_let_it_go() {
         let taken = "spec.source.volumeHandle=v status={readyToUse: true, snapshotHandle: h} deleting";
         assert_eq!(shown(taken), Decision::Keep);
-        let let_go = format!("metadata.annotations={{{BEING_DELETED}: yes}} {taken}");
+        let let_go = format!("metadata.annotations={{{BEING_DELETED}: \"yes\"}} {taken}");
         assert_eq!(shown(&let_go), Decision::Delete("h".to_owned()));
         assert_eq!(
             shown(&format!("{let_go} metadata.finalizers=[{CONTENT_FINALIZER}] spec.deletionPolicy=Retain")),
             Decision::Release
         );
         let unknown = format!(
-            "metadata.annotations={{{BEING_DELETED}: yes, {BEING_CREATED}: yes}} spec.source.volumeHandle=v deleting"
+            "metadata.annotations={{{BEING_DELETED}: \"yes\", {BEING_CREATED}: \"yes\"}} spec.source.volumeHandle=v deleting"
         );
         assert_eq!(shown(&unknown), Decision::Create);
     }
