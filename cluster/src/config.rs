@@ -16,6 +16,7 @@ use crate::edge_options::EdgeOptions;
 use crate::kubelet_options::KubeletOptions;
 use crate::network_options::NetworkOptions;
 use crate::settings::Settings;
+use crate::storage_options::StorageOptions;
 use crate::store_options::StoreOptions;
 
 /// The time in which the balancers of all nodes check every server.
@@ -52,6 +53,7 @@ pub struct Node {
     pub api_servers: Vec<IpAddr>,
     pub network: NetworkOptions,
     pub edge: EdgeOptions,
+    pub storage: StorageOptions,
     pub kubelet: KubeletOptions,
 }
 
@@ -114,6 +116,7 @@ impl Cluster {
             api_servers: Vec::new(),
             network: flags.network.clone(),
             edge: flags.edge.clone(),
+            storage: flags.storage.clone(),
             kubelet: flags.kubelet.clone(),
         };
         Ok(Cluster {
@@ -187,6 +190,7 @@ impl Node {
             kubelet: flags.kubelet.clone(),
             api_servers: Vec::new(),
             edge: flags.edge.clone(),
+            storage: flags.storage.clone(),
             network: NetworkOptions {
                 network_policy_host_egress: flags.network.network_policy_host_egress
                     || settings.network_policy_host_egress,
@@ -229,6 +233,7 @@ impl Node {
             api_servers: Vec::new(),
             network: NetworkOptions::default(),
             edge: EdgeOptions::default(),
+            storage: StorageOptions::default(),
             kubelet: KubeletOptions {
                 registry_config: flags.registry_config.clone(),
                 runtime_handlers: flags.runtime_handlers.clone(),
