@@ -5,7 +5,7 @@ use corten_meta::Value;
 
 use crate::events;
 use crate::objects::{self, items, text};
-use crate::{Finding, Sources};
+use crate::{Finding, Sources, snapshot};
 
 const DEFAULT: &str = "/metadata/annotations/storageclass.kubernetes.io~1is-default-class";
 
@@ -64,6 +64,9 @@ async fn pending(sources: Sources<'_>, claim: &Value) -> Finding {
     let Some(class) = classes.iter().find(|class| corten_meta::name(class) == name) else {
         return Finding::new(format!("Its class {name} does not exist.")).help("kubectl get storageclass");
     };
+    if let Some(finding) = source(sources, claim).await {
+        return finding;
+    }
     let warnings = events::warnings(sources, claim).await;
     if let Some(warning) = warnings.first() {
         return Finding::new(format!("The provisioner {} cannot make its volume.", text(class, "/provisioner")))
@@ -79,6 +82,27 @@ async fn pending(sources: Sources<'_>, claim: &Value) -> Finding {
     Finding::new(format!("It waits for the provisioner {}.", text(class, "/provisioner")))
         .because(wish(claim))
         .help("kubectl get pods -A | grep -i csi")
+}
+
+/// Explains a claim that is made of a snapshot which does not exist, or is not ready.
+async fn source(sources: Sources<'_>, claim: &Value) -> Option<Finding> {
+    if text(claim, "/spec/dataSource/kind") != "VolumeSnapshot" {
+        return None;
+    }
+    let name = text(claim, "/spec/dataSource/name");
+    let namespace = corten_meta::namespace(claim);
+    match sources.objects.get(&snapshot::snapshots(), namespace, name).await {
+        Ok(None) => Some(
+            Finding::new(format!("The snapshot {name}, of which it is to be made, does not exist."))
+                .help(format!("kubectl get volumesnapshots -n {namespace}")),
+        ),
+        Ok(Some(found)) if !snapshot::is_ready(&found) => {
+            let why = snapshot::unready(sources, &found).await;
+            let cause = format!("The snapshot {name}, of which it is to be made, is not ready. {}", why.cause);
+            Some(Finding { cause, ..why })
+        }
+        _ => None,
+    }
 }
 
 fn wish(claim: &Value) -> String {

@@ -13,6 +13,7 @@ mod objects;
 mod pod;
 mod route;
 mod service;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 mod workload;
@@ -126,6 +127,7 @@ fn of_kind<'a>(sources: Sources<'a>, subject: &'a Subject, object: &'a Value) ->
         }
         ("batch", "jobs") => Box::pin(workload::explain_job(sources, object)),
         ("", "persistentvolumeclaims") => Box::pin(claim::explain(sources, object)),
+        ("snapshot.storage.k8s.io", "volumesnapshots") => Box::pin(snapshot::explain(sources, object)),
         ("", "services") => Box::pin(service::explain(sources, object)),
         ("", "nodes") => Box::pin(async move { node::explain(object) }),
         ("networking.k8s.io", "ingresses") => Box::pin(ingress::explain(sources, object)),

@@ -71,6 +71,7 @@ fn run(world: &mut World, command: &str) -> String {
         "jobs" => "batch",
         "ingresses" => "networking.k8s.io",
         "httproutes" => "gateway.networking.k8s.io",
+        "volumesnapshots" => "snapshot.storage.k8s.io",
         "horizontalpodautoscalers" => "autoscaling",
         _ => "",
     };

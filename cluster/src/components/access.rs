@@ -17,6 +17,7 @@ use serde_json::json;
 
 use super::apply::apply;
 use super::groups::{JOINING_GROUP, NODES_GROUP};
+use super::snapshots;
 
 /// The role of the controller that writes the status of AddressPools.
 const ADDRESS_POOLS_ROLE: &str = "corten:address-pools";
@@ -53,6 +54,10 @@ pub async fn grant(client: &Client) -> Result<(), Error> {
         });
         apply::<ClusterRole>(client, "", name, role).await
     });
+    let aggregated = snapshots::aggregated_roles().into_iter().map(|role| async move {
+        let name = corten_meta::name(&role).to_owned();
+        apply::<ClusterRole>(client, "", &name, role).await
+    });
     let bindings = bindings().into_iter().map(|binding| async move {
         let object = json!({
             "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -65,7 +70,8 @@ pub async fn grant(client: &Client) -> Result<(), Error> {
     });
     let retired = RETIRED_BINDINGS.into_iter().map(|name| revoke(client, name));
     let priority = apply::<FlowSchema>(client, "", FLOW_SCHEMA, flow_schema());
-    futures::try_join!(try_join_all(roles), try_join_all(bindings), try_join_all(retired), priority).map(drop)
+    let roles = futures::future::try_join(try_join_all(roles), try_join_all(aggregated));
+    futures::try_join!(roles, try_join_all(bindings), try_join_all(retired), priority).map(drop)
 }
 
 async fn revoke(client: &Client, name: &str) -> Result<(), Error> {
@@ -160,6 +166,7 @@ fn roles() -> Vec<(&'static str, Value)> {
         (role_of(NodeComponent::Network), network),
         (role_of(NodeComponent::Edge), edge),
         (GATEWAY_ROLE, gateway_rules()),
+        (snapshots::ROLE, snapshots::rules()),
         (COMPONENT_CLIENT_ROLE, component_client),
         (COMPONENT_APPROVER_ROLE, component_approver),
         (LOCAL_VOLUMES_ROLE, local_volumes),
@@ -217,6 +224,7 @@ fn bindings() -> Vec<Binding> {
         binding(LOCAL_VOLUMES_ROLE, LOCAL_VOLUMES_ROLE, account("local-path-provisioner")),
         binding(ADDRESS_POOLS_ROLE, ADDRESS_POOLS_ROLE, account("address-pool-controller")),
         binding(GATEWAY_ROLE, GATEWAY_ROLE, account(super::edge::CONTROLLER_ACCOUNT)),
+        binding(snapshots::ROLE, snapshots::ROLE, account(corten_controllers::SNAPSHOT_ACCOUNT)),
         binding(APPROVER_ROLE, APPROVER_ROLE, account("corten-serving-approver")),
         binding(COMPONENT_CLIENT_ROLE, COMPONENT_CLIENT_ROLE, group(NODES_GROUP)),
         binding(COMPONENT_APPROVER_ROLE, COMPONENT_APPROVER_ROLE, account("certificate-controller")),

@@ -42,6 +42,7 @@ pub fn start(
         load_balancer: cluster.load_balancer.clone(),
         address_pools: cluster.load_balancer.is_some(),
         local_volumes: true,
+        snapshots: true,
         metrics: metrics.clone(),
         ..corten_controllers::Config::default()
     };

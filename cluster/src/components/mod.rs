@@ -36,6 +36,7 @@ mod server_certificates;
 mod server_nodes;
 mod service_accounts;
 mod serving_certificate;
+mod snapshots;
 pub mod storage;
 mod store_health;
 pub mod trusted_authority;

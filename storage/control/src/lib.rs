@@ -1,0 +1,158 @@
+//! The controller loops of one storage driver: upstream's sidecars external-provisioner, external-attacher,
+//! external-resizer and external-snapshotter in one library, for any CSI driver with a socket.
+//!
+//! [`run`] asks the driver for its capabilities and runs the loops that they call for: [`provision`] and [`reclaim`],
+//! [`attach`], [`resize`] and [`modify`], [`snapshot`] and [`group_snapshot`], [`capacity`]. Each loop decides by pure
+//! functions, and calls the driver in one place.
+//!
+//! Invariants: every call of the driver has a deadline. A call whose outcome is not known is repeated with the same
+//! arguments until it is, so that nothing is left behind on the storage system. Messages of the driver are shortened
+//! before users see them.
+
+mod attach;
+mod capacity;
+mod driver;
+mod group_snapshot;
+mod modify;
+mod provision;
+mod reclaim;
+mod resize;
+mod secrets;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+mod topology;
+mod worker;
+mod world;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corten_client::{Client, LeaderConfig, LeaderElector};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use driver::Driver;
+use worker::Loop;
+use world::World;
+
+/// The pause before a driver that does not answer is asked again.
+const RETRY: Duration = Duration::from_secs(1);
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Socket(#[from] corten_plugins::Error),
+}
+
+/// The settings of the loops.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The node of a driver whose volumes lie on its node: the loops of each node care for the volumes of that node, and
+    /// need no leader. None for a driver that serves the whole cluster from one place.
+    pub node: Option<String>,
+    /// The identity of this process in the election of a leader.
+    pub identity: String,
+    /// The namespace of Leases and CSIStorageCapacities.
+    pub namespace: String,
+    /// The deadline of one call of the driver.
+    pub timeout: Duration,
+    /// The number of objects that a loop handles at once.
+    pub workers: usize,
+    /// The time between two questions for the driver's free capacity.
+    pub capacity_poll: Duration,
+    /// The file system of volumes whose class names none.
+    pub default_fs_type: String,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            node: None,
+            identity: String::new(),
+            namespace: "kube-system".to_owned(),
+            timeout: Duration::from_secs(60),
+            workers: 10,
+            capacity_poll: Duration::from_secs(60),
+            default_fs_type: String::new(),
+        }
+    }
+}
+
+/// Runs the loops of the driver that listens on `socket` until shutdown. Waits for the driver if it is not there yet.
+pub async fn run(socket: &Path, client: Client, options: Options, shutdown: CancellationToken) -> Result<(), Error> {
+    let channel = corten_plugins::connect_lazy(socket)?;
+    let Some(driver) = connected(channel, &options, &shutdown).await else { return Ok(()) };
+    tracing::info!(driver = driver.name, node = options.node, "the loops of the storage driver begin");
+    let driver = Arc::new(driver);
+    let options = Arc::new(options);
+    if options.node.is_some() {
+        lead(driver, client, options, shutdown).await;
+        return Ok(());
+    }
+    while !shutdown.is_cancelled() {
+        let name = format!("external-storage-{}", driver.name.replace(['/', '_'], "-").to_lowercase());
+        let lease = LeaderConfig::new(&options.namespace, name, &options.identity);
+        let elector = LeaderElector::new(client.clone(), lease);
+        let leading = |token| lead(driver.clone(), client.clone(), options.clone(), token);
+        elector.run(shutdown.clone(), leading).await;
+    }
+    Ok(())
+}
+
+/// Asks the driver for its name and capabilities until it answers; none at shutdown.
+async fn connected(
+    channel: tonic::transport::Channel,
+    options: &Options,
+    shutdown: &CancellationToken,
+) -> Option<Driver> {
+    loop {
+        match Driver::open(channel.clone(), options.timeout).await {
+            Ok(driver) => return Some(driver),
+            Err(error) => tracing::info!(%error, "the storage driver does not answer yet"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(RETRY) => {}
+            () = shutdown.cancelled() => return None,
+        }
+    }
+}
+
+/// Runs the loops that the capabilities of the driver call for.
+async fn lead(driver: Arc<Driver>, client: Client, options: Arc<Options>, shutdown: CancellationToken) {
+    let world = Arc::new(World::open(driver, client, options, &shutdown));
+    let mut tasks = JoinSet::new();
+    for one in loops(&world) {
+        tasks.spawn(worker::run(one, world.clone(), shutdown.clone()));
+    }
+    if world.driver.has_capacity() {
+        tasks.spawn(capacity::run(world.clone(), shutdown.clone()));
+    }
+    shutdown.cancelled().await;
+    while tasks.join_next().await.is_some() {}
+}
+
+fn loops(world: &Arc<World>) -> Vec<Arc<dyn Loop>> {
+    let driver = &world.driver;
+    let mut loops: Vec<Arc<dyn Loop>> = Vec::new();
+    if driver.creates_volumes() {
+        loops.push(Arc::new(provision::Provisioner::new(world.clone())));
+        loops.push(Arc::new(reclaim::Reclaimer::new(world.clone())));
+    }
+    // A volume of one node is not attached; without the loop its attachment would wait for ever.
+    loops.push(Arc::new(attach::Attacher::new(world.clone())));
+    if driver.expands_volumes() {
+        loops.push(Arc::new(resize::Resizer::new(world.clone())));
+    }
+    if driver.modifies_volumes() {
+        loops.push(Arc::new(modify::Modifier::new(world.clone())));
+    }
+    if driver.takes_snapshots() {
+        loops.push(Arc::new(snapshot::Snapshotter::new(world.clone())));
+    }
+    if driver.takes_group_snapshots() {
+        loops.push(Arc::new(group_snapshot::GroupSnapshotter::new(world.clone())));
+    }
+    loops
+}
