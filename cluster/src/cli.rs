@@ -19,6 +19,7 @@ use crate::log_file::LogOptions;
 use crate::membership_options::MembershipOptions;
 use crate::network_options::NetworkOptions;
 use crate::signing_options::SigningOptions;
+use crate::storage_options::StorageOptions;
 use crate::store_cli::{Etcd, Store};
 use crate::store_options::StoreOptions;
 use crate::user_cli::{Console, Support, Trace, Why};
@@ -185,6 +186,8 @@ pub struct Server {
     pub network: NetworkOptions,
     #[command(flatten)]
     pub edge: EdgeOptions,
+    #[command(flatten)]
+    pub storage: StorageOptions,
     /// The bridge that pods of the first node are attached to.
     #[arg(long, default_value = "corten0", value_name = "NAME")]
     pub bridge: String,
@@ -346,6 +349,8 @@ pub struct Agent {
     pub network: NetworkOptions,
     #[command(flatten)]
     pub edge: EdgeOptions,
+    #[command(flatten)]
+    pub storage: StorageOptions,
     /// Addresses for Services of type LoadBalancer that nodes announce; defaults to the setting of the cluster.
     #[arg(long, value_delimiter = ',', value_name = "RANGES")]
     pub load_balancer_pool: Option<Vec<String>>,

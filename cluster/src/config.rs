@@ -17,6 +17,7 @@ use crate::edge_options::EdgeOptions;
 use crate::kubelet_options::KubeletOptions;
 use crate::network_options::NetworkOptions;
 use crate::settings::Settings;
+use crate::storage_options::StorageOptions;
 use crate::store_options::StoreOptions;
 
 /// The time in which the balancers of all nodes check every server.
@@ -53,6 +54,7 @@ pub struct Node {
     pub api_servers: Vec<IpAddr>,
     pub network: NetworkOptions,
     pub edge: EdgeOptions,
+    pub storage: StorageOptions,
     pub kubelet: KubeletOptions,
 }
 
@@ -117,6 +119,7 @@ impl Cluster {
             api_servers: Vec::new(),
             network: flags.network.clone(),
             edge: flags.edge.clone(),
+            storage: flags.storage.clone(),
             kubelet: flags.kubelet.clone(),
         };
         Ok(Cluster {
@@ -191,6 +194,7 @@ impl Node {
             kubelet: flags.kubelet.clone(),
             api_servers: Vec::new(),
             edge: flags.edge.clone(),
+            storage: flags.storage.clone(),
             network: NetworkOptions {
                 network_policy_host_egress: flags.network.network_policy_host_egress
                     || settings.network_policy_host_egress,
@@ -233,6 +237,7 @@ impl Node {
             api_servers: Vec::new(),
             network: NetworkOptions::default(),
             edge: EdgeOptions::default(),
+            storage: StorageOptions::default(),
             kubelet: KubeletOptions {
                 registry_config: flags.registry_config.clone(),
                 runtime_handlers: flags.runtime_handlers.clone(),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::cli;
-use crate::components::{further_nodes, load_balancing, network, node};
+use crate::components::{further_nodes, load_balancing, network, node, storage};
 use crate::directories::Directories;
 use crate::{instance, kubeconfig, preflight};
 
@@ -70,7 +70,7 @@ async fn stop_containers(directories: &Directories) -> Result<()> {
         .await
         .context("the containers cannot be stopped")?;
     remove_cgroup(&directories.cgroup());
-    Ok(())
+    storage::cleanup(directories).context("the volumes cannot be unmounted")
 }
 
 /// Removes a cgroup and its descendants, in every hierarchy; they are empty now.

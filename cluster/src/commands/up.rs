@@ -195,6 +195,7 @@ fn arguments(flags: &cli::Server) -> Vec<OsString> {
     list.extend(flags.membership.arguments());
     list.extend(flags.network.arguments());
     list.extend(flags.edge.arguments());
+    list.extend(flags.storage.arguments());
     list.extend(flags.store.arguments());
     list.extend(flags.access.arguments());
     list.extend(flags.backup.arguments());

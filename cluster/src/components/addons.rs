@@ -1,5 +1,6 @@
 //! The objects of every cluster beside the API: the Service `kube-dns`, whose endpoints are the nodes themselves, a
-//! default StorageClass on the nodes' own disks, and the control-plane label of the first node.
+//! default StorageClass on the nodes' own disks, the nodes' own storage driver, and the control-plane label of the first
+//! node.
 //!
 //! Each node answers DNS on the gateway of its own pod CIDR; the EndpointSlice has one endpoint per node, and the
 //! Service's internalTrafficPolicy makes every node use its own.
@@ -11,7 +12,7 @@ use anyhow::Result;
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{Node, Service, Taint};
 use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
-use corten_api::k8s_openapi::api::storage::v1::StorageClass;
+use corten_api::k8s_openapi::api::storage::v1::{CSIDriver, StorageClass};
 use corten_client::{Caches, Client, Error, Patch};
 use corten_meta::{Key, Value};
 use serde_json::json;
@@ -32,6 +33,10 @@ pub async fn run(client: Client, caches: Caches, cluster: Cluster, shutdown: Can
     apply::<Service>(&client, NAMESPACE, "kube-dns", service(&cluster.node.cluster_dns)).await?;
     match client.create(&StorageClass::from_value(storage_class())?).await {
         // Another writer may have changed it since, so it is not overwritten.
+        Err(error) if !error.is_already_exists() => return Err(error.into()),
+        _ => {}
+    }
+    match client.create(&CSIDriver::from_value(storage_driver())?).await {
         Err(error) if !error.is_already_exists() => return Err(error.into()),
         _ => {}
     }
@@ -104,6 +109,21 @@ fn storage_class() -> Value {
         "provisioner": corten_controllers::LOCAL_PROVISIONER,
         "reclaimPolicy": "Delete",
         "volumeBindingMode": "WaitForFirstConsumer",
+    })
+}
+
+/// Returns the object of the driver that every node has: its volumes need no attachment, and may be inline in pods.
+fn storage_driver() -> Value {
+    json!({
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSIDriver",
+        "metadata": {"name": corten_storage_driver::NAME},
+        "spec": {
+            "attachRequired": false,
+            "podInfoOnMount": true,
+            "fsGroupPolicy": "File",
+            "volumeLifecycleModes": ["Persistent", "Ephemeral"],
+        },
     })
 }
 

@@ -164,6 +164,7 @@ fn command(cluster: &Cluster, directories: &Directories, namespace: &NodeNamespa
         .args(node.kubelet.arguments())
         .args(node.network.arguments())
         .args(node.edge.arguments())
+        .args(node.storage.arguments())
         .args(["--network-backend", node.network_backend.name()])
         .args(["--proxy-mode", cluster.proxy_mode.name()])
         .args(

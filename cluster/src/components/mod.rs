@@ -41,6 +41,7 @@ mod serving_certificate;
 mod shared_keys;
 mod snapshots;
 mod state_metrics;
+pub mod storage;
 mod store_health;
 pub mod trusted_authority;
 

@@ -22,6 +22,7 @@ use super::load_balancing;
 use super::network::{Plugged, cidrs, gateways, pod_range};
 use super::node_certificate::{leaf, serving};
 use super::node_dns::{DNS_METRICS, dns_endpoints};
+use super::storage;
 use crate::config::{Cluster, Node};
 use crate::directories::Directories;
 use crate::join::Joined;
@@ -174,6 +175,7 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
     }
     tasks.spawn("proxy", corten_proxy::run(proxy, identities.proxy, shutdown.clone()));
     edge::start(&node, identities.edge, tasks);
+    storage::start(&node, tasks);
     let clients =
         NetworkClients { network: identities.network, dns: identities.dns, kubelet: identities.kubelet.client };
     tasks.spawn("network", network_and_dns(node, network, clients, resolver, shutdown));
@@ -270,7 +272,7 @@ pub fn runtime_config(node: &Node) -> Result<corten_runtime::Config> {
 }
 
 /// Returns the directory of the kubelet's own files.
-fn kubelet_root(node: &Node) -> PathBuf {
+pub fn kubelet_root(node: &Node) -> PathBuf {
     node.kubelet.root_dir.clone().unwrap_or_else(|| node.directories.data.join("kubelet"))
 }
 

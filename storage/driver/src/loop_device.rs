@@ -167,22 +167,30 @@ pub struct Attached {
 
 /// Reports why this node has no loop devices, if it has none.
 pub fn unavailable() -> Option<String> {
-    let opened = OpenOptions::new().read(true).write(true).open(CONTROL);
-    opened.err().map(|error| format!("{CONTROL} cannot be opened: {error}"))
+    let free = open_control().and_then(|control| free_number(&control));
+    free.err().map(|error| format!("this node has no loop devices: {error}"))
+}
+
+fn open_control() -> Result<File> {
+    OpenOptions::new().read(true).write(true).open(CONTROL).during(|| format!("open {CONTROL}"))
+}
+
+/// Returns the number of a device that was free a moment ago.
+fn free_number(control: &File) -> Result<u32> {
+    // SAFETY: the descriptor is open; the call has no argument.
+    let number = unsafe { calls::get_free(control.as_raw_fd()) }.during(|| "find a free loop device".to_owned())?;
+    u32::try_from(number).map_err(|_| Error::Internal("a loop device has a negative number".into()))
 }
 
 /// Attaches a file to a free device, with direct I/O where the file allows it.
 pub fn attach(path: &Path, tag: &Tag, release: Release) -> Result<Attached> {
     let file = OpenOptions::new().read(true).write(true).open(path).during(|| format!("open {}", path.display()))?;
-    let control = OpenOptions::new().read(true).write(true).open(CONTROL).during(|| format!("open {CONTROL}"))?;
+    let control = open_control()?;
     let automatic = if release == Release::Automatic { AUTOCLEAR } else { 0 };
     let mut flags = automatic | DIRECT_IO;
     let name = tag.bytes()?;
     for _ in 0..ATTEMPTS {
-        // SAFETY: the descriptor is open; the call has no argument.
-        let number = unsafe { calls::get_free(control.as_raw_fd()) }.during(|| "find a free loop device".to_owned())?;
-        let number =
-            u32::try_from(number).map_err(|_| Error::Internal("a loop device has a negative number".into()))?;
+        let number = free_number(&control)?;
         let device = open(number).during(|| format!("open {}", device_path(number).display()))?;
         let configuration = Configuration {
             file: u32::try_from(file.as_raw_fd()).unwrap_or_default(),

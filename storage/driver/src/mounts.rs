@@ -26,7 +26,13 @@ pub fn all() -> Result<Vec<Mount>> {
 
 /// Returns the mount on top at a path.
 pub fn at(target: &Path) -> Result<Option<Mount>> {
+    let target = real(target);
     Ok(all()?.into_iter().rfind(|mount| mount.target == target))
+}
+
+/// Returns a path without symbolic links, as the table shows it; the kubelet's directory may be one.
+pub fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
 fn parse(line: &str) -> Option<Mount> {

@@ -54,9 +54,8 @@ impl Pool {
         let id = pool_id(root)?;
         let reflinks = has_reflinks(&files)?;
         let pool = Pool { root: root.to_owned(), id, overcommit, reflinks, image: Mutex::new(false) };
-        remove_file(&pool.new_image())?;
         if pool.image_file().exists() {
-            pool.mount_image()?;
+            pool.mount_image(&pool.image_file())?;
             *pool.image() = true;
         }
         Ok(pool)
@@ -162,18 +161,35 @@ impl Pool {
         }
         let new = self.new_image();
         let action = || format!("make {}", new.display());
-        remove_file(&new)?;
+        self.remove_unfinished_image()?;
         let file = OpenOptions::new().write(true).create_new(true).open(&new).during(action)?;
         file.set_len(self.image_bytes()?).during(action)?;
         let log = format!("size={IMAGE_LOG_BYTES}");
         let options = ["-f", "-q", "-K", "-m", "reflink=1", "-s", "size=4096", "-l", &log].map(AsRef::as_ref);
         tools::run(&make, &[&options[..], &[new.as_os_str()]].concat())?.expect(&[0])?;
         file.sync_all().during(action)?;
+        // An image that cannot be mounted must not be found at the next start.
+        if let Err(error) = self.mount_image(&new) {
+            self.remove_unfinished_image()?;
+            return Err(error);
+        }
         std::fs::rename(&new, self.image_file()).during(action)?;
         sync_directory(&self.root)?;
-        self.mount_image()?;
         info!(image = %self.image_file().display(), "storage pool made");
         Ok(())
+    }
+
+    /// Removes an image that a killed driver did not finish; no volume is on it.
+    fn remove_unfinished_image(&self) -> Result<()> {
+        mounts::unmount(&self.mount_point())?;
+        if let Some(device) = loop_device::find(&self.image_tag())? {
+            device.clear()?;
+        }
+        remove_file(&self.new_image())
+    }
+
+    fn image_tag(&self) -> Tag {
+        Tag { pool: self.id.clone(), key: IMAGE_KEY.to_owned() }
     }
 
     fn image_bytes(&self) -> Result<u64> {
@@ -182,15 +198,14 @@ impl Pool {
     }
 
     /// Mounts the image, and grows it if the node's file system has grown.
-    fn mount_image(&self) -> Result<()> {
+    fn mount_image(&self, image: &Path) -> Result<()> {
         let target = self.mount_point();
         std::fs::create_dir_all(&target).during(|| format!("create {}", target.display()))?;
-        let tag = Tag { pool: self.id.clone(), key: IMAGE_KEY.to_owned() };
-        let image = self.image_file();
+        let tag = self.image_tag();
         let device = loop_device::find(&tag)?;
         let known = device.as_ref().map(|device| device.numbers());
         let mounted = mounts::at(&target)?;
-        let grow = OpenOptions::new().write(true).open(&image).during(|| format!("open {}", image.display()))?;
+        let grow = OpenOptions::new().write(true).open(image).during(|| format!("open {}", image.display()))?;
         let bytes = grow.metadata().during(|| format!("look at {}", image.display()))?.len().max(self.image_bytes()?);
         grow.set_len(bytes).during(|| format!("grow {}", image.display()))?;
         let attached = match device {
@@ -198,7 +213,7 @@ impl Pool {
                 device.refresh_size()?;
                 loop_device::keep(&device)?
             }
-            None => loop_device::attach(&image, &tag, Release::Automatic)?,
+            None => loop_device::attach(image, &tag, Release::Automatic)?,
         };
         if mounted.is_none() || mounted.map(|mount| mount.device) != known {
             // Deleted volumes give their blocks back to the node.

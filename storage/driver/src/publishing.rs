@@ -225,6 +225,7 @@ impl Storage {
 
     /// Reports whether a volume is published at any path.
     fn is_published(&self, volume: &Volume, staging: &Path) -> Result<bool> {
+        let staging = mounts::real(staging);
         // The other roots are the subpaths of containers.
         let whole = |mount: &Mount| mount.root == Path::new("/") || volume.block;
         let mounts = mounts::all()?.into_iter().filter(|mount| mount.target != staging && whole(mount));

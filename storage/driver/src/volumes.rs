@@ -189,10 +189,14 @@ impl Storage {
         Ok(())
     }
 
-    /// Reports whether a volume is mounted or a device of this node.
+    /// Reports whether a volume is mounted or a device of this node. A program that copied the node's mounts when it made
+    /// a namespace may hold the device for longer; that keeps no volume from being deleted.
     pub fn is_in_use(&self, volume: &Volume) -> Result<bool> {
         match volume.content.layout {
-            Layout::File => Ok(self.device(&volume.id)?.is_some()),
+            Layout::File => {
+                let Some(device) = self.device(&volume.id)? else { return Ok(false) };
+                Ok(volume.block || mounts::all()?.iter().any(|mount| mount.device == device.numbers()))
+            }
             Layout::Directory => {
                 let end = Path::new("files").join(&volume.id);
                 Ok(mounts::all()?.iter().any(|mount| mount.root.ends_with(&end)))

@@ -2,6 +2,7 @@
 //! the test fails: the process, its mounts and its loop devices.
 
 use std::collections::HashMap;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -13,17 +14,25 @@ use csi::node_client::NodeClient;
 use csi::volume_capability::access_mode::Mode;
 use csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
+use nix::mount::{MsFlags, mount};
+use nix::sched::CloneFlags;
 use tempfile::TempDir;
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tonic::Status;
 use tonic::transport::Channel;
 
 pub const MIB: i64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Drivers in a mount namespace of their own run alone: the namespace would hold the mounts of the other tests.
+static NAMESPACES: RwLock<()> = RwLock::const_new(());
+
 pub struct Driver {
     root: TempDir,
     child: Child,
     channel: Channel,
+    _others: Option<RwLockReadGuard<'static, ()>>,
+    _alone: Option<RwLockWriteGuard<'static, ()>>,
 }
 
 /// Reports why this machine cannot run the tests, if it cannot.
@@ -40,14 +49,25 @@ pub fn unavailable() -> Option<String> {
 impl Driver {
     /// Starts a driver, or explains why not.
     pub async fn start() -> Option<Driver> {
+        Driver::start_without(&[]).await
+    }
+
+    /// Starts a driver that does not find some files of the machine. Its mounts are its own.
+    pub async fn start_without(hidden: &'static [&'static str]) -> Option<Driver> {
         if let Some(why) = unavailable() {
             eprintln!("{why}");
             return None;
         }
+        let mut others = None;
+        let mut alone = None;
+        match hidden.is_empty() {
+            true => others = Some(NAMESPACES.read().await),
+            false => alone = Some(NAMESPACES.write().await),
+        }
         let root = tempfile::tempdir().unwrap();
-        let child = spawn(root.path());
+        let child = spawn(root.path(), hidden);
         let channel = corten_plugins::connect_lazy(&root.path().join("csi.sock")).unwrap();
-        let driver = Driver { root, child, channel };
+        let driver = Driver { root, child, channel, _others: others, _alone: alone };
         driver.ready().await;
         Some(driver)
     }
@@ -78,7 +98,7 @@ impl Driver {
 
     /// Starts the driver again.
     pub async fn restart(&mut self) {
-        self.child = spawn(self.root.path());
+        self.child = spawn(self.root.path(), &[]);
         self.ready().await;
     }
 
@@ -179,8 +199,17 @@ impl Driver {
         page.entries.into_iter().map(|entry| entry.snapshot.unwrap().snapshot_id).collect()
     }
 
+    /// Waits until no volume has a device: a namespace that another process made may hold one for a while.
+    pub async fn wait_for_no_devices(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.devices().is_empty() {
+            assert!(Instant::now() < deadline, "devices are left: {:?}", self.devices());
+            tokio::task::yield_now().await;
+        }
+    }
+
     /// Returns the loop devices below the test's directory, without the pool's own.
-    pub fn devices(&self) -> Vec<String> {
+    fn devices(&self) -> Vec<String> {
         let own = self.root.path().display().to_string();
         let entries = std::fs::read_dir("/sys/block").unwrap().map(|entry| entry.unwrap().path());
         let files = entries.filter_map(|path| std::fs::read_to_string(path.join("loop/backing_file")).ok());
@@ -199,10 +228,27 @@ impl Drop for Driver {
 }
 
 /// Starts the example `driver`, which lies beside this test.
-fn spawn(root: &Path) -> Child {
+fn spawn(root: &Path, hidden: &'static [&'static str]) -> Child {
     let own = std::env::current_exe().unwrap();
     let program = own.parent().unwrap().parent().unwrap().join("examples/driver");
-    Command::new(program).arg(root.join("pool")).arg(root.join("csi.sock")).spawn().unwrap()
+    let mut command = Command::new(program);
+    command.arg(root.join("pool")).arg(root.join("csi.sock"));
+    if !hidden.is_empty() {
+        // SAFETY: the calls are system calls on constant strings, which allocate nothing of note between fork and exec.
+        unsafe { command.pre_exec(move || hide(hidden)) };
+    }
+    command.spawn().unwrap()
+}
+
+/// Puts /dev/null over files, in a mount namespace of this process.
+fn hide(paths: &[&str]) -> std::io::Result<()> {
+    nix::sched::unshare(CloneFlags::CLONE_NEWNS)?;
+    let none = None::<&str>;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+    for path in paths {
+        mount(Some("/dev/null"), *path, none, MsFlags::MS_BIND, none)?;
+    }
+    Ok(())
 }
 
 /// Returns a capability for one node; without a file system it is a block device.

@@ -58,7 +58,8 @@ async fn snapshots_and_clones_have_the_content_of_their_moment() {
         }
         driver.delete_snapshot(&snapshot.snapshot_id).await.unwrap();
     }
-    assert!(driver.data().is_empty() && driver.devices().is_empty(), "{:?} {:?}", driver.data(), driver.devices());
+    assert!(driver.data().is_empty(), "{:?}", driver.data());
+    driver.wait_for_no_devices().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -103,7 +104,7 @@ async fn block_volumes_are_cloned_as_they_are() {
     for id in [&created.volume_id, &restored.volume_id] {
         driver.unpublish(id).await.unwrap();
     }
-    assert!(driver.devices().is_empty(), "{:?}", driver.devices());
+    driver.wait_for_no_devices().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -182,5 +183,34 @@ async fn an_inline_volume_ends_with_its_pod() {
     let request = csi::NodeUnpublishVolumeRequest { volume_id: id, target_path: target };
     driver.node().node_unpublish_volume(request.clone()).await.unwrap();
     driver.node().node_unpublish_volume(request).await.unwrap();
-    assert!(driver.data().is_empty() && driver.devices().is_empty());
+    assert!(driver.data().is_empty());
+    driver.wait_for_no_devices().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_mkfs_xfs_volumes_have_no_snapshots() {
+    let Some(driver) = Driver::start_without(&["/usr/sbin/mkfs.xfs"]).await else { return };
+    let created = driver.create(volume("files", 16 * MIB, Some("ext4"))).await.unwrap();
+    driver.publish(&created.volume_id, &capability(Some("ext4"))).await.unwrap();
+    let refused = driver.snapshot("none", &created.volume_id).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("install xfsprogs"), "{refused}");
+    driver.unpublish(&created.volume_id).await.unwrap();
+    driver.delete(&created.volume_id).await.unwrap();
+    assert!(driver.data().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_loop_devices_volumes_are_directories() {
+    let Some(driver) = Driver::start_without(&["/dev/loop-control"]).await else { return };
+    let created = driver.create(volume("directory", 16 * MIB, Some("ext4"))).await.unwrap();
+    let id = created.volume_id;
+    driver.publish(&id, &capability(Some("ext4"))).await.unwrap();
+    assert_eq!(driver.data(), [id.clone()]);
+    assert_eq!(driver.delete(&id).await.unwrap_err().code(), Code::FailedPrecondition, "in use");
+    let refused = driver.create(volume("block", 16 * MIB, None)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    driver.unpublish(&id).await.unwrap();
+    driver.delete(&id).await.unwrap();
+    assert!(driver.data().is_empty());
 }
