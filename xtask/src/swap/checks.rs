@@ -1,4 +1,4 @@
-//! The checks of a cluster, whoever made its parts.
+//! The checks of a cluster with parts of both projects.
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! The identities of the parts: certificates of the cluster's authorities, and a kubeconfig for each client.
 //!
 //! `corten apiserver` makes the authorities at its first start. All further certificates are signed here with openssl, so
-//! that a part has the same files whoever made it.
+//! that parts of both projects have the same files.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
