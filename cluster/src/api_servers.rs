@@ -47,6 +47,8 @@ pub struct ApiServers {
     /// The kubeconfig that names the cluster's CA, which rotates.
     kubeconfig: PathBuf,
     list: Arc<watch::Sender<Vec<String>>>,
+    /// The addresses of the list and of the kubeconfig.
+    addresses: Arc<watch::Sender<Vec<IpAddr>>>,
     /// The port of the API server that the kubeconfig names.
     port: u16,
 }
@@ -86,7 +88,11 @@ impl ApiServers {
         let balancer = balancer.context("the balancer of API servers cannot listen on the loopback")?;
         let url = format!("https://{}", balancer.address()?);
         tasks.spawn("balancer", balancer.run(tasks.shutdown()));
-        Ok(Some(ApiServers { url, file, kubeconfig: kubeconfig.to_owned(), list: Arc::new(sender), port }))
+        let addresses = Arc::new(watch::Sender::new(Vec::new()));
+        let list = Arc::new(sender);
+        let servers = ApiServers { url, file, kubeconfig: kubeconfig.to_owned(), list, addresses, port };
+        servers.show_addresses();
+        Ok(Some(servers))
     }
 
     /// Returns a client with the identity of a kubeconfig that reaches all servers.
@@ -96,9 +102,18 @@ impl ApiServers {
         Ok(Client::https(config)?)
     }
 
-    /// Returns the addresses of the servers.
-    pub fn addresses(&self) -> Vec<IpAddr> {
-        self.list.borrow().iter().filter_map(|server| Some(server.parse::<SocketAddr>().ok()?.ip())).collect()
+    /// Returns the addresses of the servers, as they change.
+    pub fn addresses(&self) -> watch::Receiver<Vec<IpAddr>> {
+        self.addresses.subscribe()
+    }
+
+    fn show_addresses(&self) {
+        let mut all: Vec<IpAddr> = crate::kubeconfig::server_address(&self.kubeconfig).into_iter().collect();
+        let list = self.list.borrow();
+        all.extend(list.iter().filter_map(|server| Some(server.parse::<SocketAddr>().ok()?.ip())));
+        all.sort_unstable();
+        all.dedup();
+        self.addresses.send_replace(all);
     }
 
     /// Follows the endpoints of the Service `kubernetes`, by a client that may read them.
@@ -147,6 +162,7 @@ impl ApiServers {
         tracing::info!(servers = servers.join(", "), "the API servers have changed");
         self.keep(&servers)?;
         self.list.send_replace(servers);
+        self.show_addresses();
         Ok(())
     }
 
@@ -324,6 +340,7 @@ mod tests {
             file: file.clone(),
             kubeconfig: kubeconfig.clone(),
             list: Arc::new(watch::Sender::new(Vec::new())),
+            addresses: Arc::new(watch::Sender::new(Vec::new())),
             port: 6443,
         };
         let list = vec!["10.0.0.1:6443".to_owned(), "[fd00::1]:6443".to_owned()];
@@ -338,13 +355,14 @@ mod tests {
         assert_eq!(remembered(&file, &successor.certificate), list);
         servers.learn(Vec::new()).unwrap();
         assert_eq!(*servers.list.borrow(), list);
-        assert_eq!(servers.addresses().len(), 2);
+        // The server of the kubeconfig is one of them.
+        assert_eq!(servers.addresses().borrow().len(), 2);
         // A server that calls from another address is tried too.
         for _ in 0..2 {
             servers.add("10.0.0.9".parse().unwrap()).unwrap();
         }
         assert_eq!(servers.list.borrow().last().map(String::as_str), Some("10.0.0.9:6443"));
-        assert_eq!(servers.addresses().len(), 3);
+        assert_eq!(servers.addresses().borrow().len(), 3);
         std::fs::write(&file, "{\"cluster\": \"a\", 1").unwrap();
         assert!(remembered(&file, &both).is_empty());
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use corten_controllers::{AddressRange, LoadBalancerAddresses};
+use tokio::sync::watch;
 
 use crate::access_options::AccessOptions;
 use crate::backup_cli::BackupOptions;
@@ -50,8 +51,8 @@ pub struct Node {
     pub cluster_domain: String,
     /// The addresses of the Service kube-dns, one per Service CIDR.
     pub cluster_dns: Vec<IpAddr>,
-    /// The addresses of the API server, if it is on another machine and known by address.
-    pub api_servers: Vec<IpAddr>,
+    /// The addresses of the API servers on other machines, as far as they are known by address; they change.
+    pub api_servers: watch::Receiver<Vec<IpAddr>>,
     pub network: NetworkOptions,
     pub edge: EdgeOptions,
     pub storage: StorageOptions,
@@ -116,7 +117,7 @@ impl Cluster {
             service_cidr: flags.service_cidr.clone(),
             cluster_domain: domain(&flags.cluster_domain)?,
             cluster_dns: in_ranges(&flags.service_cidr, 10)?,
-            api_servers: Vec::new(),
+            api_servers: watch::channel(Vec::new()).1,
             network: flags.network.clone(),
             edge: flags.edge.clone(),
             storage: flags.storage.clone(),
@@ -192,7 +193,7 @@ impl Node {
             kubelet_port: flags.kubelet_port,
             bridge: flags.bridge.clone(),
             kubelet: flags.kubelet.clone(),
-            api_servers: Vec::new(),
+            api_servers: watch::channel(Vec::new()).1,
             edge: flags.edge.clone(),
             storage: flags.storage.clone(),
             network: NetworkOptions {
@@ -234,7 +235,7 @@ impl Node {
             service_cidr: String::new(),
             cluster_domain: String::new(),
             cluster_dns: Vec::new(),
-            api_servers: Vec::new(),
+            api_servers: watch::channel(Vec::new()).1,
             network: NetworkOptions::default(),
             edge: EdgeOptions::default(),
             storage: StorageOptions::default(),

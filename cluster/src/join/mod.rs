@@ -10,13 +10,13 @@ pub mod certificate;
 pub mod discovery;
 pub mod settings;
 
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use corten_client::{Client, HttpsConfig};
 use corten_controllers::NodeComponent;
 use futures::future::try_join_all;
+use tokio::sync::watch;
 
 use crate::api_servers::ApiServers;
 use crate::cli;
@@ -106,10 +106,10 @@ pub async fn identify_components(client: &Client, node: &Node) -> Result<()> {
     try_join_all(identified).await.map(drop)
 }
 
-/// Returns the node, with the addresses of the API servers that are known.
+/// Returns the node, with the addresses of the API servers: that of the kubeconfig, and those that are known later.
 fn of_server(node: Node, kubeconfig: &Path, servers: Option<&ApiServers>) -> Node {
-    let mut api_servers: Vec<IpAddr> = kubeconfig::server_address(kubeconfig).into_iter().collect();
-    api_servers.extend(servers.into_iter().flat_map(ApiServers::addresses));
+    let only = || watch::channel(kubeconfig::server_address(kubeconfig).into_iter().collect()).1;
+    let api_servers = servers.map_or_else(only, ApiServers::addresses);
     Node { api_servers, ..node }
 }
 

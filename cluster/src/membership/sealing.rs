@@ -17,7 +17,7 @@ impl Sealing {
         Ok(Sealing(aead::LessSafeKey::new(aead::UnboundKey::from(derived))))
     }
 
-    /// Seals a text under a name, which whoever opens it must give.
+    /// Seals a text under a name, which the opener must give.
     pub fn seal(&self, name: &str, text: &[u8]) -> Result<Vec<u8>> {
         let mut nonce = [0; aead::NONCE_LEN];
         SystemRandom::new().fill(&mut nonce).map_err(|_| anyhow!("the system gives no random numbers"))?;

@@ -79,7 +79,7 @@ fn our_pod(directory: &Path, nodes: &[NodeNamespace], index: usize) -> (PathBuf,
             node_addresses: vec![own],
             cluster_cidrs: vec!["10.244.0.0/16".parse().expect("a range")],
             service_cidrs: Vec::new(),
-            api_servers: Vec::new(),
+            api_servers: tokio::sync::watch::channel(Vec::new()).1,
         };
         routes::reconcile(&routes, &objects).await.expect("routes");
         let request = SetupRequest {

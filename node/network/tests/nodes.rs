@@ -50,7 +50,7 @@ fn routes_config(node_name: &str, cidrs: &[String], backend: Backend, node_addre
         node_addresses: vec![node_address],
         cluster_cidrs: ["10.244.0.0/16", "fd00:10:244::/48"].map(|range| range.parse().unwrap()).to_vec(),
         service_cidrs: ["10.96.0.0/12", "fd00:10:96::/112"].map(|range| range.parse().unwrap()).to_vec(),
-        api_servers: Vec::new(),
+        api_servers: tokio::sync::watch::channel(Vec::new()).1,
     }
 }
 

@@ -91,7 +91,9 @@ impl Machine {
         self.ip(&format!("link add {near} type veth"));
         let links = self.ip("-o link");
         let mark = format!("@{near}:");
-        let end = links.split_whitespace().find_map(|word| word.strip_suffix(&mark)).expect("the other end");
+        // A link to a third machine may be shown with the same mark: its peer has the same number there.
+        let mut ends = links.split_whitespace().filter_map(|word| word.strip_suffix(&mark));
+        let end = ends.find(|name| name.starts_with("veth")).expect("the other end");
         self.ip(&format!("link set {end} name {far}"));
         self.ip(&format!("link set {far} netns {}", other.init));
         self.ip(&format!("link set {near} master eth0"));

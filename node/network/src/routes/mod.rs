@@ -24,6 +24,7 @@ use std::time::Duration;
 use corten_api::{Typed, decode_object};
 use corten_client::{Caches, Change, Client, EventRecorder, EventType, ObjectRef, Patch};
 use k8s_openapi::api::core::v1::Node;
+use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -84,8 +85,8 @@ pub struct Config {
     /// The cluster's pod CIDRs and Service CIDRs.
     pub cluster_cidrs: Vec<Cidr>,
     pub service_cidrs: Vec<Cidr>,
-    /// The addresses of the API server, as far as they are known.
-    pub api_servers: Vec<IpAddr>,
+    /// The addresses of the API servers, as far as they are known at each decision.
+    pub api_servers: watch::Receiver<Vec<IpAddr>>,
 }
 
 impl Config {
@@ -95,7 +96,7 @@ impl Config {
             service_cidrs: self.service_cidrs.clone(),
             pod_cidrs: self.pod_cidrs.clone(),
             addresses: self.node_addresses.clone(),
-            api_servers: self.api_servers.clone(),
+            api_servers: self.api_servers.borrow().clone(),
         }
     }
 }
@@ -483,7 +484,7 @@ pub async fn cleanup() -> Result<(), Error> {
         node_addresses: Vec::new(),
         cluster_cidrs: Vec::new(),
         service_cidrs: Vec::new(),
-        api_servers: Vec::new(),
+        api_servers: watch::channel(Vec::new()).1,
     };
     Router::open(config).await?.apply().await.map(drop)
 }
