@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::site::Site;
+use crate::site::{ObjectMetrics, Site};
 
 /// The settings of the API server.
 #[derive(Clone, Debug)]
@@ -78,6 +78,8 @@ pub struct Config {
     pub max_mutating_requests_inflight: usize,
     /// Static pages beside the API.
     pub site: Option<Arc<dyn Site>>,
+    /// The metrics of the state of objects, `/metrics/state`.
+    pub object_metrics: Option<Arc<dyn ObjectMetrics>>,
     /// The gitVersion of `/version`.
     pub git_version: String,
     /// The gitCommit of `/version`.
@@ -262,6 +264,7 @@ impl Default for Config {
             max_requests_inflight: 400,
             max_mutating_requests_inflight: 200,
             site: None,
+            object_metrics: None,
             git_version: "v1.36.4+corten".to_owned(),
             git_commit: "0000000000000000000000000000000000000000".to_owned(),
         }

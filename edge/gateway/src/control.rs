@@ -13,6 +13,7 @@ use std::time::Duration;
 use corten_client::{
     Cache, Client, DeleteOptions, Error, LeaderConfig, LeaderElector, ListOptions, Patch, Resource as Kind,
 };
+use corten_crds::covers;
 use corten_meta::{Key, Object, Value};
 use jiff::Timestamp;
 use serde_json::json;
@@ -101,17 +102,8 @@ async fn install(client: &Client, shutdown: &CancellationToken) -> bool {
 }
 
 async fn install_once(client: &Client) -> Result<(), Error> {
-    let definitions = client.dynamic(&Kind::new("apiextensions.k8s.io", "v1", "customresourcedefinitions", false));
-    for definition in crds::definitions().into_iter().chain([crate::issuer::definition()]) {
-        let name = definition["metadata"]["name"].as_str().unwrap_or_default();
-        match definitions.get("", name).await {
-            Err(error) if error.is_not_found() => definitions.post("", &definition).await?,
-            Err(error) => return Err(error),
-            Ok(installed) if crds::is_newer(&installed) => {}
-            Ok(installed) if covers(&installed, &definition) => {}
-            Ok(_) => definitions.send_patch("", name, &Patch::Merge(definition.clone())).await?,
-        }
-    }
+    let definitions: Vec<Value> = crds::definitions().into_iter().chain([crate::issuer::definition()]).collect();
+    corten_crds::install(client, &definitions, |installed, _| crds::is_newer(installed)).await?;
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
     create(client, &Kind::new("", "v1", "namespaces", false), &namespace).await?;
     for object in lease_role() {
@@ -140,29 +132,6 @@ async fn create(client: &Client, kind: &Kind, object: &Value) -> Result<(), Erro
     match client.dynamic(kind).post(namespace, object).await {
         Err(error) if error.is_already_exists() => Ok(()),
         written => written,
-    }
-}
-
-/// Reports whether an object has all fields of another, with the same values. A null stands for an absent field.
-fn covers(current: &Value, wanted: &Value) -> bool {
-    match (current, wanted) {
-        (Value::Object(current), Value::Object(wanted)) => wanted
-            .iter()
-            .all(|(name, value)| current.get(name).map_or(is_empty(value), |current| covers(current, value))),
-        (Value::Array(current), Value::Array(wanted)) => {
-            current.len() == wanted.len() && current.iter().zip(wanted).all(|(current, wanted)| covers(current, wanted))
-        }
-        (current, wanted) => current == wanted,
-    }
-}
-
-/// Reports whether the API server may leave a value out.
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Object(fields) => fields.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        _ => false,
     }
 }
 
@@ -403,15 +372,6 @@ fn data_node(lease: &Value, node: &Value, now: Timestamp) -> Option<DataNode> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn fields_of_others_do_not_matter() {
-        let current = json!({"a": 1, "b": {"c": [{"d": 1, "e": 2}]}});
-        assert!(covers(&current, &json!({"a": 1, "b": {"c": [{"d": 1}]}, "f": null, "g": {}})));
-        assert!(!covers(&current, &json!({"b": {"c": [{"d": 1}, {"d": 2}]}})));
-        assert!(!covers(&current, &json!({"a": 2})));
-        assert!(!covers(&current, &json!({"f": 1})));
-    }
 
     #[test]
     fn a_node_is_ready_until_its_lease_expires() {
