@@ -27,7 +27,7 @@ pub const LEASE_SECONDS: i64 = 40;
 const RENEW_PERIOD: Duration = Duration::from_secs(10);
 /// Changes that come within this time are resolved together.
 const SETTLE: Duration = Duration::from_millis(5);
-/// The pause before ports that could not be bound are tried again.
+/// The pause before ports that could not be bound are tried again, and before a failed write of the Lease is.
 const RETRY: Duration = Duration::from_secs(1);
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
@@ -213,17 +213,23 @@ impl Report {
 
     /// Renews the Lease, and writes it at once when the Gateways that are served change.
     pub(crate) async fn renew(&self, shutdown: &CancellationToken) {
+        let mut pause = RENEW_PERIOD;
         loop {
             tokio::select! {
                 () = self.changed.notified() => {}
-                () = tokio::time::sleep(RENEW_PERIOD) => {}
+                () = tokio::time::sleep(pause) => {}
                 () = shutdown.cancelled() => break,
             }
             let serves = self.serves.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
             let Some(serves) = serves else { continue };
-            if let Err(error) = self.write(&serves).await {
-                tracing::info!(%error, "the Lease of this node cannot be written");
-            }
+            pause = match self.write(&serves).await {
+                Ok(()) => RENEW_PERIOD,
+                // The namespace may not be there yet.
+                Err(error) => {
+                    tracing::info!(%error, "the Lease of this node cannot be written");
+                    RETRY
+                }
+            };
         }
     }
 
