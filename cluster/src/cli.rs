@@ -20,7 +20,7 @@ use crate::network_options::NetworkOptions;
 use crate::signing_options::SigningOptions;
 use crate::store_cli::{Etcd, Store};
 use crate::store_options::StoreOptions;
-use crate::user_cli::{Console, Support, Why};
+use crate::user_cli::{Console, Ingress, Support, Why};
 
 pub use crate::flag_values::{DirectoryFlags, duration};
 pub use crate::serving_options::Serving;
@@ -60,6 +60,9 @@ pub enum Command {
     Agent(Agent),
     /// Explain why an object is not as it should be: the cause, the evidence, and what would help.
     Why(Why),
+    /// Import Ingresses of ingress-nginx.
+    #[command(subcommand)]
+    Ingress(Ingress),
     /// Pack logs, status and configuration into one file, without keys and Secrets.
     Support(Support),
     /// Show the console in the browser, signed in, on a loopback address.

@@ -14,16 +14,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use corten_apiserver::Adviser;
 use corten_client::Client;
 use corten_controllers::NodeComponent;
 use corten_gateway::data::{Applied, DataHalf};
-use corten_gateway::{control, data};
+use corten_gateway::{annotations, control, data, resolve};
+use corten_meta::Value;
 use corten_routing::{BackendKey, Configuration, Endpoints};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::apiserver::ApiServer;
 use super::companion::Companion;
+use crate::api_servers::{ApiServers, SERVER_NAME};
 use crate::config::{Cluster, Node, node_name};
 use crate::edge_options::Edge;
 use crate::tasks::Tasks;
@@ -63,19 +66,34 @@ pub fn start_control(cluster: &Cluster, api: &ApiServer, tasks: &mut Tasks) {
     });
 }
 
-/// Starts the proxy of a node.
-pub fn start(node: &Node, tasks: &mut Tasks) -> Result<()> {
+/// Warns the authors of Ingresses of annotations that have no effect.
+#[derive(Debug)]
+pub struct IngressAdviser;
+
+impl Adviser for IngressAdviser {
+    fn warnings(&self, group: &str, plural: &str, object: &Value) -> Vec<String> {
+        match (group, plural) {
+            ("networking.k8s.io", "ingresses") => annotations::warnings(object, resolve::CLASS),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Starts the proxy of a node. It connects to the API server as the node's other components do: through the balancer if
+/// the node has one.
+pub fn start(node: &Node, servers: Option<&ApiServers>, tasks: &mut Tasks) -> Result<()> {
     if !node.edge.disable_edge {
-        tasks.spawn("edge", supervise(node.clone(), tasks.shutdown()));
+        tasks.spawn("edge", supervise(node.clone(), servers.cloned(), tasks.shutdown()));
     }
     Ok(())
 }
 
 /// Keeps the proxy running until the shutdown.
-async fn supervise(node: Node, shutdown: CancellationToken) -> Result<()> {
+async fn supervise(node: Node, servers: Option<ApiServers>, shutdown: CancellationToken) -> Result<()> {
     let credentials = Credentials {
         source: node.directories.kubeconfig(NodeComponent::Edge.name()),
         directory: node.directories.run.join("edge"),
+        servers,
     };
     let mut pause = FIRST_PAUSE;
     while !shutdown.is_cancelled() {
@@ -136,6 +154,8 @@ fn command(node: &Node, credentials: &Credentials) -> Result<Command> {
 struct Credentials {
     source: PathBuf,
     directory: PathBuf,
+    /// The node's way to all API servers; without it the server of the kubeconfig is the only one.
+    servers: Option<ApiServers>,
 }
 
 impl Credentials {
@@ -151,7 +171,14 @@ impl Credentials {
         let client = file("client.pem");
         config["users"][0]["user"] = json!({"client-certificate": client, "client-key": client});
         let server = config["clusters"][0]["cluster"]["server"].take();
-        config["clusters"][0]["cluster"] = json!({"server": server, "certificate-authority": file("ca.crt")});
+        config["clusters"][0]["cluster"] = match &self.servers {
+            Some(servers) => json!({
+                "server": servers.url(),
+                "tls-server-name": SERVER_NAME,
+                "certificate-authority": file("ca.crt"),
+            }),
+            None => json!({"server": server, "certificate-authority": file("ca.crt")}),
+        };
         self.write("ca.crt", &authority)?;
         self.write("client.pem", &format!("{}{}", identity.certificate, identity.key))?;
         self.write("kubeconfig", &corten_meta::codec::encode_yaml(&config))?;

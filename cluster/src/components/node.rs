@@ -22,6 +22,7 @@ use super::load_balancing;
 use super::network::{Plugged, cidrs, gateways, pod_range};
 use super::node_certificate::{leaf, serving};
 use super::node_dns::{DNS_METRICS, dns_endpoints};
+use crate::api_servers::ApiServers;
 use crate::config::{Cluster, Node};
 use crate::directories::Directories;
 use crate::join::Joined;
@@ -74,6 +75,8 @@ pub struct Identities {
     pub proxy: Client,
     pub dns: Client,
     pub network: Client,
+    /// The node's way to all API servers, for the proxy of Gateways, which is a process of its own.
+    pub servers: Option<ApiServers>,
 }
 
 impl Identities {
@@ -96,6 +99,7 @@ impl Identities {
             proxy: own(NodeComponent::Proxy),
             dns: own(NodeComponent::Dns),
             network: own(NodeComponent::Network),
+            servers: None,
         })
     }
 
@@ -113,6 +117,7 @@ impl Identities {
             proxy: own(NodeComponent::Proxy)?,
             dns: own(NodeComponent::Dns)?,
             network: own(NodeComponent::Network)?,
+            servers: joined.servers.clone(),
             kubelet,
         })
     }
@@ -170,7 +175,7 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
         proxy.cgroup = Some(pods_cgroup(&node.directories)?);
     }
     tasks.spawn("proxy", corten_proxy::run(proxy, identities.proxy, shutdown.clone()));
-    edge::start(&node, tasks)?;
+    edge::start(&node, identities.servers.as_ref(), tasks)?;
     let clients =
         NetworkClients { network: identities.network, dns: identities.dns, kubelet: identities.kubelet.client };
     tasks.spawn("network", network_and_dns(node, network, clients, resolver, shutdown));
