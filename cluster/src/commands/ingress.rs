@@ -24,7 +24,7 @@ pub async fn run(flags: &IngressImport) -> Result<()> {
     };
     let imported = import(&objects, &config);
     for object in &imported.objects {
-        print!("---\n{}", corten_meta::codec::encode_yaml(object));
+        println!("---\n{}", corten_meta::codec::encode_yaml(object).trim_end());
     }
     for note in &imported.notes {
         eprintln!("{note}");
