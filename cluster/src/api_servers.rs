@@ -31,7 +31,7 @@ use crate::tasks::Tasks;
 /// The port of the balancer; another one where it is taken.
 pub const BALANCER_PORT: u16 = 6444;
 /// The name that the certificate of every API server carries.
-const SERVER_NAME: &str = "kubernetes";
+pub const SERVER_NAME: &str = "kubernetes";
 /// The most servers that are kept.
 const MOST: usize = 64;
 /// The time within which the file of servers follows a rotation of the CA.
@@ -100,6 +100,11 @@ impl ApiServers {
         let config = Kubeconfig::load(kubeconfig)?.https_config(None)?;
         let config = HttpsConfig { server: self.url.clone(), tls_server_name: Some(SERVER_NAME.to_owned()), ..config };
         Ok(Client::https(config)?)
+    }
+
+    /// Returns the URL of the balancer.
+    pub fn url(&self) -> &str {
+        &self.url
     }
 
     /// Returns the addresses of the servers, as they change.

@@ -22,7 +22,7 @@ use crate::signing_options::SigningOptions;
 use crate::storage_options::StorageOptions;
 use crate::store_cli::{Etcd, Store};
 use crate::store_options::StoreOptions;
-use crate::user_cli::{Console, Support, Trace, Why};
+use crate::user_cli::{Console, Ingress, Support, Trace, Why};
 
 pub use crate::flag_values::{DirectoryFlags, duration};
 pub use crate::serving_options::Serving;
@@ -64,6 +64,9 @@ pub enum Command {
     Why(Why),
     /// Show how a change travels through the cluster: which component did what, and when.
     Trace(Trace),
+    /// Import Ingresses of ingress-nginx.
+    #[command(subcommand)]
+    Ingress(Ingress),
     /// Pack logs, status and configuration into one file, without keys and Secrets.
     Support(Support),
     /// Show the console in the browser, signed in, on a loopback address.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 
 use crate::flag_values::{DirectoryFlags, duration};
 
@@ -46,6 +46,16 @@ pub struct Why {
     /// The kubeconfig file; defaults to $KUBECONFIG or ~/.kube/config.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
+    /// The way of a request for this URL: listener, host, rule, policies, backends and endpoints. For an Ingress, HTTPRoute
+    /// or GRPCRoute.
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+    /// The method of that request.
+    #[arg(long, default_value = "GET", value_name = "METHOD")]
+    pub method: String,
+    /// A header of that request, as `NAME: VALUE`.
+    #[arg(long, value_name = "HEADER")]
+    pub header: Vec<String>,
     /// The scheduler's KubeSchedulerConfiguration, if it has one.
     #[arg(long, value_name = "FILE")]
     pub scheduler_config: Option<PathBuf>,
@@ -74,6 +84,28 @@ pub struct Trace {
     /// The URL of an OpenTelemetry collector that takes the steps as spans, over HTTP.
     #[arg(long, value_name = "URL")]
     pub otlp: Option<String>,
+    /// The kubeconfig file; defaults to $KUBECONFIG or ~/.kube/config.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum Ingress {
+    /// Write Ingresses of ingress-nginx as Gateways, routes and policies.
+    Import(IngressImport),
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct IngressImport {
+    /// Files with manifests; `-` is the standard input. Without files the Ingresses of the cluster are read.
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Import the Ingresses of this class alone.
+    #[arg(long, value_name = "NAME")]
+    pub ingress_class: Option<String>,
+    /// The Gateway that routes are attached to.
+    #[arg(long, default_value = "default/ingress", value_name = "NAMESPACE/NAME")]
+    pub gateway: String,
     /// The kubeconfig file; defaults to $KUBECONFIG or ~/.kube/config.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,

@@ -32,6 +32,7 @@ fn gateways_and_ingresses_are_served_by_all_nodes() {
     let ingress = cluster.kubectl(&["get", "ingress", "web", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}"]);
     assert_eq!(ingress.split(' ').count(), 2, "{ingress}");
     the_proxy_has_no_rights(&cluster);
+    an_ingress_of_nginx_is_imported(&cluster);
 }
 
 fn manifest() -> String {
@@ -94,6 +95,70 @@ fn fetch(cluster: &Cluster, address: &str, port: u16, host: &str, status: &str) 
     });
     answer.rsplit("\r\n\r\n").next().unwrap_or_default().to_owned()
 }
+
+/// Imports an Ingress: the API server accepts the objects, and they are attached. Its author gets warnings.
+fn an_ingress_of_nginx_is_imported(cluster: &Cluster) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ingress.yaml");
+    std::fs::write(&file, OLD_INGRESS).unwrap();
+    let path = file.to_str().unwrap();
+    let applied = cluster.kubectl_command(&["apply", "-f", path]).output().unwrap();
+    let warnings = String::from_utf8_lossy(&applied.stderr).into_owned();
+    assert!(warnings.contains("configuration-snippet: text of a configuration is never used"), "{warnings}");
+    let imported = std::process::Command::new(CORTEN).args(["ingress", "import", path]).output().unwrap();
+    let notes = String::from_utf8_lossy(&imported.stderr).into_owned();
+    assert!(notes.contains("Ingress default/old: "), "{notes}");
+    cluster.apply(&String::from_utf8_lossy(&imported.stdout));
+    let accepted = "jsonpath={.status.parents[0].conditions[?(@.type==\"Accepted\")].status}=True";
+    cluster.kubectl_wait(&["wait", &format!("--for={accepted}"), "httproute/old"]);
+    let accepted = accepted.replace("parents", "ancestors");
+    cluster.kubectl_wait(&["wait", &format!("--for={accepted}"), "routepolicy/old", "routepolicy/old-canary-0"]);
+}
+
+const OLD_INGRESS: &str = r#"
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  name: old
+  annotations:
+    nginx.ingress.kubernetes.io/rewrite-target: /$2
+    nginx.ingress.kubernetes.io/limit-rps: "5"
+    nginx.ingress.kubernetes.io/whitelist-source-range: 10.0.0.0/8,192.0.2.7
+    nginx.ingress.kubernetes.io/proxy-body-size: 8m
+    nginx.ingress.kubernetes.io/affinity: cookie
+    nginx.ingress.kubernetes.io/session-cookie-max-age: "172800"
+    nginx.ingress.kubernetes.io/enable-cors: "true"
+    nginx.ingress.kubernetes.io/upstream-hash-by: $http_x_user
+    nginx.ingress.kubernetes.io/proxy-next-upstream: error timeout http_502
+    nginx.ingress.kubernetes.io/configuration-snippet: more_set_headers "X-A 1";
+spec:
+  ingressClassName: corten
+  rules:
+  - host: old.test
+    http:
+      paths:
+      - path: /old(/|$)(.*)
+        pathType: ImplementationSpecific
+        backend: {service: {name: web, port: {number: 80}}}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  name: old-canary
+  annotations:
+    nginx.ingress.kubernetes.io/canary: "true"
+    nginx.ingress.kubernetes.io/canary-weight: "10"
+    nginx.ingress.kubernetes.io/canary-by-header: X-Canary
+spec:
+  ingressClassName: corten
+  rules:
+  - host: old.test
+    http:
+      paths:
+      - path: /old(/|$)(.*)
+        pathType: ImplementationSpecific
+        backend: {service: {name: web, port: {number: 80}}}
+"#;
 
 fn the_proxy_has_no_rights(cluster: &Cluster) {
     let can = |arguments: &[&str]| {

@@ -9,6 +9,7 @@ mod console;
 mod down;
 mod etcd_check;
 mod image;
+mod ingress;
 mod logs;
 mod member_table;
 mod migrate;
@@ -41,6 +42,7 @@ use crate::directories::Directories;
 use crate::log_file::LogOptions;
 use crate::progress::Progress;
 use crate::store_cli::{Etcd, Store};
+use crate::user_cli::Ingress;
 use crate::{
     addresses, bench, components, config_file, instance, join, log_file, membership, preflight, restored, secrets,
     supervision,
@@ -60,6 +62,7 @@ pub fn run(cli: Cli) -> Result<()> {
             | Command::Image(_)
             | Command::Token(_)
             | Command::Why(_)
+            | Command::Ingress(_)
             | Command::Console(_)
             | Command::Etcd(_)
             | Command::Store(_)
@@ -83,6 +86,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Image(command) => block_on(image::run(command)),
         Command::Why(flags) => block_on(why::run(&flags)),
         Command::Trace(flags) => block_on(trace::run(&flags)),
+        Command::Ingress(Ingress::Import(flags)) => block_on(ingress::run(&flags)),
         Command::Support(flags) => block_on(support::run(&flags, &cli.config_file)),
         Command::Console(flags) => block_on(console::run(&flags)),
         Command::Token(command) => block_on(token::run(command)),

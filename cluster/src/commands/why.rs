@@ -2,6 +2,8 @@
 
 use anyhow::{Context, Result, bail};
 use corten_client::Client;
+use corten_gateway::explain::{Subject as RouteSubject, World};
+use corten_gateway::trace::Question;
 use corten_meta::Key;
 use corten_scheduler::Config;
 use corten_why::{ClientReader, Finding, Placement, Sources, Subject, find_resource};
@@ -22,7 +24,38 @@ pub async fn run(flags: &Why) -> Result<()> {
     let Some(resource) = resource else { bail!("the server has no resource {word:?}") };
     let namespace = if resource.namespaced { flags.namespace.clone() } else { String::new() };
     let subject = Subject { resource, namespace, name: name.to_owned() };
-    print(&explain(client, scheduler, &subject).await?);
+    let routes = RouteSubject::new(
+        &subject.resource.group,
+        &subject.resource.plural,
+        Key::new(subject.namespace.clone(), subject.name.clone()),
+    );
+    if flags.url.is_none() {
+        print(&explain(client.clone(), scheduler, &subject).await?);
+    }
+    match (routes, &flags.url) {
+        (Some(routes), url) => print_routes(client, &routes, url.as_deref(), flags).await,
+        (None, Some(_)) => bail!("--url explains an Ingress, HTTPRoute or GRPCRoute"),
+        (None, None) => Ok(()),
+    }
+}
+
+/// Prints the rules of an Ingress or route, or the way of a request.
+async fn print_routes(client: Client, subject: &RouteSubject, url: Option<&str>, flags: &Why) -> Result<()> {
+    let Some(url) = url else {
+        let world = World::load(client).await.context("the routes cannot be read")?;
+        println!("\nRoutes:");
+        world.routes(subject).iter().for_each(|line| println!("  {line}"));
+        return Ok(());
+    };
+    let headers = flags.header.iter().map(|header| {
+        let (name, value) = header.split_once(':').with_context(|| format!("{header:?} is no NAME: VALUE"))?;
+        let name = http::HeaderName::from_bytes(name.trim().as_bytes()).context("the name of a header is invalid")?;
+        Ok((name, http::HeaderValue::from_str(value.trim()).context("the value of a header is invalid")?))
+    });
+    let headers: http::HeaderMap = headers.collect::<Result<_>>()?;
+    let question = Question::new(url, &flags.method, headers)?;
+    let world = World::load(client).await.context("the routes cannot be read")?;
+    world.request(subject, &question).await.iter().for_each(|line| println!("{line}"));
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use corten_apiserver::{Server, Site, Stores, User};
+use corten_apiserver::{Adviser, Server, Site, Stores, User};
 use corten_client::{Caches, Client, Transport};
 use corten_store::{Embedded, Store};
 use futures::future::BoxFuture;
@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::console::Console;
+use super::edge::IngressAdviser;
 use super::server_certificates::{self, Renewed, ServerClients, mark_loaded, write_kubeconfigs};
 use super::serving_certificate::Certificates;
 use super::{access, addons, authorization, etcd_client, further_nodes, joining};
@@ -161,6 +162,7 @@ fn config(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<corten_apis
         proxy_client: Some(front_proxy),
         object_metrics: Some(super::state_metrics::page(tasks)),
         site: (!access.disable_console).then(|| Arc::new(Console::new(access)) as Arc<dyn Site>),
+        adviser: (!cluster.node.edge.disable_edge).then(|| Arc::new(IngressAdviser) as Arc<dyn Adviser>),
         storage_media_type: cluster.store.media_type(),
         etcd_prefix: cluster.store.etcd_prefix.clone(),
         shutdown_delay: cluster.shutdown_delay(),

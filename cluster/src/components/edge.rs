@@ -14,17 +14,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use corten_apiserver::Adviser;
 use corten_client::Client;
 use corten_controllers::NodeComponent;
 use corten_gateway::data::{Applied, DataHalf};
 use corten_gateway::demand::Demand;
-use corten_gateway::{control, data};
+use corten_gateway::{annotations, control, data, resolve};
+use corten_meta::Value;
 use corten_routing::{BackendKey, Configuration, Endpoints};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::apiserver::ApiServer;
 use super::companion::Companion;
+use crate::api_servers::{ApiServers, SERVER_NAME};
 use crate::config::{Cluster, Node, node_name};
 use crate::edge_options::Edge;
 use crate::tasks::Tasks;
@@ -78,19 +81,34 @@ fn spawn_control(config: control::Config, orders: corten_acme::Config, client: C
     });
 }
 
-/// Starts the proxy of a node whenever it is needed.
-pub fn start(node: &Node, client: Client, tasks: &mut Tasks) {
+/// Warns the authors of Ingresses of annotations that have no effect.
+#[derive(Debug)]
+pub struct IngressAdviser;
+
+impl Adviser for IngressAdviser {
+    fn warnings(&self, group: &str, plural: &str, object: &Value) -> Vec<String> {
+        match (group, plural) {
+            ("networking.k8s.io", "ingresses") => annotations::warnings(object, resolve::CLASS),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Starts the proxy of a node whenever it is needed. It connects to the API server as the node's other components do:
+/// through the balancer if the node has one.
+pub fn start(node: &Node, client: Client, servers: Option<&ApiServers>, tasks: &mut Tasks) {
     if !node.edge.disable_edge {
-        tasks.spawn("edge", supervise(node.clone(), client, tasks.shutdown()));
+        tasks.spawn("edge", supervise(node.clone(), client, servers.cloned(), tasks.shutdown()));
     }
 }
 
 /// Keeps the proxy running while it is needed, until the shutdown.
-async fn supervise(node: Node, client: Client, shutdown: CancellationToken) -> Result<()> {
+async fn supervise(node: Node, client: Client, servers: Option<ApiServers>, shutdown: CancellationToken) -> Result<()> {
     let demand = Demand::open(node.name.clone(), client, shutdown.clone());
     let credentials = Credentials {
         source: node.directories.kubeconfig(NodeComponent::Edge.name()),
         directory: node.directories.run.join("edge"),
+        servers,
     };
     let mut pause = FIRST_PAUSE;
     while shutdown.run_until_cancelled(demand.begun()).await.is_some() {
@@ -154,6 +172,8 @@ fn command(node: &Node, credentials: &Credentials) -> Result<Command> {
 struct Credentials {
     source: PathBuf,
     directory: PathBuf,
+    /// The node's way to all API servers; without it the server of the kubeconfig is the only one.
+    servers: Option<ApiServers>,
 }
 
 impl Credentials {
@@ -169,7 +189,14 @@ impl Credentials {
         let client = file("client.pem");
         config["users"][0]["user"] = json!({"client-certificate": client, "client-key": client});
         let server = config["clusters"][0]["cluster"]["server"].take();
-        config["clusters"][0]["cluster"] = json!({"server": server, "certificate-authority": file("ca.crt")});
+        config["clusters"][0]["cluster"] = match &self.servers {
+            Some(servers) => json!({
+                "server": servers.url(),
+                "tls-server-name": SERVER_NAME,
+                "certificate-authority": file("ca.crt"),
+            }),
+            None => json!({"server": server, "certificate-authority": file("ca.crt")}),
+        };
         self.write("ca.crt", &authority)?;
         self.write("client.pem", &format!("{}{}", identity.certificate, identity.key))?;
         self.write("kubeconfig", &corten_meta::codec::encode_yaml(&config))?;

@@ -23,6 +23,7 @@ use super::network::{Plugged, cidrs, gateways, pod_range};
 use super::node_certificate::{leaf, serving};
 use super::node_dns::{DNS_METRICS, dns_endpoints};
 use super::storage;
+use crate::api_servers::ApiServers;
 use crate::config::{Cluster, Node};
 use crate::directories::Directories;
 use crate::join::Joined;
@@ -76,6 +77,8 @@ pub struct Identities {
     pub dns: Client,
     pub network: Client,
     pub edge: Client,
+    /// The node's way to all API servers, for the proxy of Gateways, which is a process of its own.
+    pub servers: Option<ApiServers>,
 }
 
 impl Identities {
@@ -99,6 +102,7 @@ impl Identities {
             dns: own(NodeComponent::Dns),
             network: own(NodeComponent::Network),
             edge: own(NodeComponent::Edge),
+            servers: None,
         })
     }
 
@@ -117,6 +121,7 @@ impl Identities {
             dns: own(NodeComponent::Dns)?,
             network: own(NodeComponent::Network)?,
             edge: own(NodeComponent::Edge)?,
+            servers: joined.servers.clone(),
             kubelet,
         })
     }
@@ -174,7 +179,7 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
         proxy.cgroup = Some(pods_cgroup(&node.directories)?);
     }
     tasks.spawn("proxy", corten_proxy::run(proxy, identities.proxy, shutdown.clone()));
-    edge::start(&node, identities.edge, tasks);
+    edge::start(&node, identities.edge, identities.servers.as_ref(), tasks);
     storage::start(&node, tasks);
     let clients =
         NetworkClients { network: identities.network, dns: identities.dns, kubelet: identities.kubelet.client };

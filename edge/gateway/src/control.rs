@@ -156,7 +156,7 @@ struct Leader {
     subscriptions: Vec<corten_client::Subscription>,
     recorder: EventRecorder,
     /// The events that were written, so that each is written once.
-    told: BTreeSet<(String, String)>,
+    recorded: BTreeSet<(String, String)>,
 }
 
 impl Leader {
@@ -169,7 +169,7 @@ impl Leader {
         let all = [&leases, &nodes, &slices, &roles];
         let subscriptions = all.map(|cache| cache.subscribe_with(world.bell())).into();
         let recorder = EventRecorder::new(client.clone(), "gateway-controller", "");
-        Leader { config, client, leases, nodes, slices, roles, subscriptions, recorder, told: BTreeSet::new() }
+        Leader { config, client, leases, nodes, slices, roles, subscriptions, recorder, recorded: BTreeSet::new() }
     }
 
     fn take_changes(&mut self) {
@@ -192,7 +192,7 @@ impl Leader {
     fn record(&mut self, events: &[WantedEvent]) {
         let identity = |event: &WantedEvent| (event.uid.clone(), event.message.clone());
         let wanted: BTreeSet<(String, String)> = events.iter().map(identity).collect();
-        for event in events.iter().filter(|event| !self.told.contains(&identity(event))) {
+        for event in events.iter().filter(|event| !self.recorded.contains(&identity(event))) {
             let about = ObjectRef {
                 api_version: event.api_version.to_owned(),
                 kind: event.kind.to_owned(),
@@ -203,7 +203,7 @@ impl Leader {
             };
             self.recorder.event(&about, EventType::Warning, event.reason, event.message.clone());
         }
-        self.told = wanted;
+        self.recorded = wanted;
     }
 
     /// Writes everything that differs, and reports whether all writes succeeded.
