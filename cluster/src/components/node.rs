@@ -74,6 +74,7 @@ pub struct Identities {
     pub proxy: Client,
     pub dns: Client,
     pub network: Client,
+    pub edge: Client,
 }
 
 impl Identities {
@@ -96,6 +97,7 @@ impl Identities {
             proxy: own(NodeComponent::Proxy),
             dns: own(NodeComponent::Dns),
             network: own(NodeComponent::Network),
+            edge: own(NodeComponent::Edge),
         })
     }
 
@@ -113,6 +115,7 @@ impl Identities {
             proxy: own(NodeComponent::Proxy)?,
             dns: own(NodeComponent::Dns)?,
             network: own(NodeComponent::Network)?,
+            edge: own(NodeComponent::Edge)?,
             kubelet,
         })
     }
@@ -170,7 +173,7 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
         proxy.cgroup = Some(pods_cgroup(&node.directories)?);
     }
     tasks.spawn("proxy", corten_proxy::run(proxy, identities.proxy, shutdown.clone()));
-    edge::start(&node, tasks)?;
+    edge::start(&node, identities.edge, tasks);
     let clients =
         NetworkClients { network: identities.network, dns: identities.dns, kubelet: identities.kubelet.client };
     tasks.spawn("network", network_and_dns(node, network, clients, resolver, shutdown));

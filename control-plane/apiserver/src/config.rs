@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::site::Site;
+use crate::site::{ObjectMetrics, Site};
+use crate::warnings::Adviser;
 
 /// The settings of the API server.
 #[derive(Clone, Debug)]
@@ -78,6 +79,10 @@ pub struct Config {
     pub max_mutating_requests_inflight: usize,
     /// Static pages beside the API.
     pub site: Option<Arc<dyn Site>>,
+    /// The metrics of the state of objects, `/metrics/state`.
+    pub object_metrics: Option<Arc<dyn ObjectMetrics>>,
+    /// A component that warns the authors of objects.
+    pub adviser: Option<Arc<dyn Adviser>>,
     /// The gitVersion of `/version`.
     pub git_version: String,
     /// The gitCommit of `/version`.
@@ -262,6 +267,8 @@ impl Default for Config {
             max_requests_inflight: 400,
             max_mutating_requests_inflight: 200,
             site: None,
+            object_metrics: None,
+            adviser: None,
             git_version: "v1.36.4+corten".to_owned(),
             git_commit: "0000000000000000000000000000000000000000".to_owned(),
         }

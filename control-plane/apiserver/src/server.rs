@@ -93,7 +93,7 @@ impl Server {
         Ok(Server {
             authentication: Arc::new(authentication),
             client_certificates: Arc::new(ClientCertificates::new(&config)?),
-            admission: Chain::new(&config.disabled_admission_plugins)?,
+            admission: Chain::new(&config.disabled_admission_plugins, config.adviser.clone())?,
             flow_control: Arc::new(FlowControl::new(
                 config.max_requests_inflight + config.max_mutating_requests_inflight,
             )),

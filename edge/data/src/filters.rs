@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use corten_routing::{
-    AddressPolicy, BackendKey, Filter, FixedResponse, ForwardAuth, HeaderChange, PathChange, Redirect,
+    AddressPolicy, BackendKey, ErrorPages, Filter, FixedResponse, ForwardAuth, HashKey, HeaderChange, PathChange,
+    Redirect,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -11,7 +12,7 @@ use crate::backend::Backend;
 use crate::policy::basic_auth::Users;
 use crate::policy::cors::CorsPolicy;
 use crate::policy::jwt::TokenVerifier;
-use crate::policy::rate::{Limiter, Limiters};
+use crate::policy::rate::{Concurrency, Limiter, Limiters};
 
 /// The filters of a rule or of a reference to a backend, in their order.
 #[derive(Debug, Default)]
@@ -19,6 +20,17 @@ pub(crate) struct Filters {
     pub(crate) request: Vec<RequestFilter>,
     pub(crate) response: Vec<HeaderChanges>,
     pub(crate) is_compressed: bool,
+    /// Whether requests stay out of the access log.
+    pub(crate) is_silent: bool,
+    pub(crate) hash: Option<HashKey>,
+    pub(crate) error_pages: Option<ErrorBackend>,
+}
+
+/// The backend that makes error pages.
+#[derive(Debug)]
+pub(crate) struct ErrorBackend {
+    pub(crate) pages: Arc<ErrorPages>,
+    pub(crate) backend: Arc<Backend>,
 }
 
 #[derive(Debug)]
@@ -29,6 +41,7 @@ pub(crate) enum RequestFilter {
     Mirror { backend: Arc<Backend>, numerator: u32, denominator: u32 },
     Cors(CorsPolicy),
     RateLimit(Arc<Limiter>),
+    Concurrency(Arc<Concurrency>),
     Addresses(Arc<AddressPolicy>),
     BasicAuth(Users),
     ForwardAuth { policy: Arc<ForwardAuth>, backend: Arc<Backend> },
@@ -97,6 +110,19 @@ impl Filters {
                     made.is_compressed = true;
                     continue;
                 }
+                Filter::NoAccessLog => {
+                    made.is_silent = true;
+                    continue;
+                }
+                Filter::HashBy(key) => {
+                    made.hash = Some(key.clone());
+                    continue;
+                }
+                Filter::ErrorPages(pages) => {
+                    let backend = backend(&pages.backend);
+                    made.error_pages = Some(ErrorBackend { pages: Arc::clone(pages), backend });
+                    continue;
+                }
                 Filter::Redirect(redirect) => RequestFilter::Redirect(redirect.clone()),
                 Filter::Rewrite { hostname, path } => RequestFilter::Rewrite {
                     hostname: hostname.as_ref().and_then(|name| HeaderValue::from_str(name).ok()),
@@ -109,6 +135,7 @@ impl Filters {
                 },
                 Filter::Cors(cors) => RequestFilter::Cors(CorsPolicy::new(cors)),
                 Filter::RateLimit(limit) => RequestFilter::RateLimit(limiters.get(limit)),
+                Filter::Concurrency(limit) => RequestFilter::Concurrency(limiters.concurrency(limit)),
                 Filter::Addresses(policy) => RequestFilter::Addresses(Arc::clone(policy)),
                 Filter::BasicAuth(users) => RequestFilter::BasicAuth(Users::new(users)),
                 Filter::ForwardAuth(policy) => {

@@ -24,3 +24,10 @@ pub(crate) fn below(length: usize) -> Option<usize> {
     let length = u64::try_from(length).ok().filter(|length| *length > 0)?;
     usize::try_from((number() >> 11) % length).ok()
 }
+
+/// Returns a number whose every bit depends on every bit of the given one.
+pub(crate) fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corten_client::{
-    Cache, Client, DeleteOptions, Error, LeaderConfig, LeaderElector, ListOptions, Patch, Resource as Kind,
+    Cache, Client, DeleteOptions, Error, EventRecorder, EventType, LeaderConfig, LeaderElector, ListOptions, ObjectRef,
+    Patch, Resource as Kind,
 };
 use corten_crds::covers;
 use corten_meta::{Key, Object, Value};
@@ -24,7 +25,7 @@ use crate::data::{SERVES, leases};
 use crate::objects::DataNode;
 use crate::resolve::{
     self, Allocated, CLASS, CONTROLLER, INGRESS_CONTROLLER, NAMESPACE, OWNED_LABEL, PortRange, References, Resolved,
-    WantedStatus,
+    WantedEvent, WantedStatus,
 };
 use crate::world::{World, endpoint_slices, kind_of, services};
 
@@ -78,6 +79,7 @@ async fn lead(config: &Config, client: Client, shutdown: CancellationToken) {
         let resolved = resolve::resolve(world.objects(), &now);
         world.follow(&resolved.references);
         let is_whole = leader.write(&world, &resolved).await;
+        leader.record(&resolved.events);
         let pause = if is_whole { TICK } else { RETRY };
         tokio::select! {
             () = bell.notified() => tokio::time::sleep(SETTLE).await,
@@ -102,7 +104,8 @@ async fn install(client: &Client, shutdown: &CancellationToken) -> bool {
 }
 
 async fn install_once(client: &Client) -> Result<(), Error> {
-    corten_crds::install(client, &crds::definitions(), |installed, _| crds::is_newer(installed)).await?;
+    let definitions: Vec<Value> = crds::definitions().into_iter().chain([crate::issuer::definition()]).collect();
+    corten_crds::install(client, &definitions, |installed, _| crds::is_newer(installed)).await?;
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
     create(client, &Kind::new("", "v1", "namespaces", false), &namespace).await?;
     for object in lease_role() {
@@ -151,6 +154,9 @@ struct Leader {
     slices: Arc<Cache>,
     roles: Arc<Cache>,
     subscriptions: Vec<corten_client::Subscription>,
+    recorder: EventRecorder,
+    /// The events that were written, so that each is written once.
+    told: BTreeSet<(String, String)>,
 }
 
 impl Leader {
@@ -162,7 +168,8 @@ impl Leader {
         let roles = caches.resource(&roles(), "", ListOptions::labels(format!("{OWNED_LABEL}=certificates")));
         let all = [&leases, &nodes, &slices, &roles];
         let subscriptions = all.map(|cache| cache.subscribe_with(world.bell())).into();
-        Leader { config, client, leases, nodes, slices, roles, subscriptions }
+        let recorder = EventRecorder::new(client.clone(), "gateway-controller", "");
+        Leader { config, client, leases, nodes, slices, roles, subscriptions, recorder, told: BTreeSet::new() }
     }
 
     fn take_changes(&mut self) {
@@ -181,6 +188,24 @@ impl Leader {
         self.leases.all().into_iter().filter_map(node).collect()
     }
 
+    /// Writes events that are new. Those of objects that no longer cause them are forgotten.
+    fn record(&mut self, events: &[WantedEvent]) {
+        let identity = |event: &WantedEvent| (event.uid.clone(), event.message.clone());
+        let wanted: BTreeSet<(String, String)> = events.iter().map(identity).collect();
+        for event in events.iter().filter(|event| !self.told.contains(&identity(event))) {
+            let about = ObjectRef {
+                api_version: event.api_version.to_owned(),
+                kind: event.kind.to_owned(),
+                namespace: event.key.namespace.clone(),
+                name: event.key.name.clone(),
+                uid: event.uid.clone(),
+                ..ObjectRef::default()
+            };
+            self.recorder.event(&about, EventType::Warning, event.reason, event.message.clone());
+        }
+        self.told = wanted;
+    }
+
     /// Writes everything that differs, and reports whether all writes succeeded.
     async fn write(&self, world: &World, resolved: &Resolved) -> bool {
         let objects = world.objects();
@@ -195,6 +220,7 @@ impl Leader {
         }
         is_whole &= self.delete_services(objects, &allocated).await;
         is_whole &= self.write_roles(&resolved.references).await;
+        is_whole &= self.delete_leases(corten_meta::time::now()).await;
         for wanted in &resolved.statuses {
             is_whole &= self.write_status(world, wanted).await;
         }
@@ -237,6 +263,21 @@ impl Leader {
                 let options = DeleteOptions::uid(service.metadata.uid.clone());
                 let deleted = self.client.dynamic(&services()).delete(&key.namespace, &key.name, &options).await;
                 is_whole &= done(deleted, "Service");
+            }
+        }
+        is_whole
+    }
+
+    /// Deletes the expired Leases of nodes that are gone.
+    async fn delete_leases(&self, now: Timestamp) -> bool {
+        let mut is_whole = true;
+        for lease in self.leases.all() {
+            let name = &lease.header.name;
+            let is_gone = self.nodes.is_synced() && self.nodes.get(&Key::new("", name.clone())).is_none();
+            if is_gone && is_expired(&lease.value(), now) {
+                let options = DeleteOptions::uid(lease.header.uid.clone());
+                let deleted = self.client.dynamic(&leases()).delete(NAMESPACE, name, &options).await;
+                is_whole &= done(deleted, "Lease");
             }
         }
         is_whole
@@ -340,12 +381,17 @@ fn lease_role() -> [Value; 2] {
     [role, binding]
 }
 
-/// Returns a data node by its Lease and its Node; None if the Lease has expired.
-fn data_node(lease: &Value, node: &Value, now: Timestamp) -> Option<DataNode> {
+/// Reports whether a Lease has expired. One without a time has.
+fn is_expired(lease: &Value, now: Timestamp) -> bool {
     let spec = &lease["spec"];
-    let renewed: Timestamp = spec["renewTime"].as_str()?.parse().ok()?;
+    let renewed = spec["renewTime"].as_str().and_then(|time| time.parse::<Timestamp>().ok());
     let seconds = spec["leaseDurationSeconds"].as_i64().unwrap_or_default();
-    if now.as_second() - renewed.as_second() > seconds {
+    renewed.is_none_or(|renewed| now.as_second() - renewed.as_second() > seconds)
+}
+
+/// Returns the generations that a node serves by its Lease; None if the Lease has expired.
+pub fn served_by(lease: &Value, now: Timestamp) -> Option<BTreeMap<Key, i64>> {
+    if is_expired(lease, now) {
         return None;
     }
     let serves = lease["metadata"]["annotations"][SERVES].as_str()?;
@@ -354,11 +400,17 @@ fn data_node(lease: &Value, node: &Value, now: Timestamp) -> Option<DataNode> {
         Some((namespace, name)) => Key::new(namespace, name),
         None => Key::new("", text),
     };
+    Some(serves.iter().map(|(text, generation)| (key(text), *generation)).collect())
+}
+
+/// Returns a data node by its Lease and its Node; None if the Lease has expired.
+fn data_node(lease: &Value, node: &Value, now: Timestamp) -> Option<DataNode> {
+    let serves = served_by(lease, now)?;
     let addresses = node["status"]["addresses"].as_array().into_iter().flatten();
     let internal = addresses.filter(|address| address["type"] == "InternalIP");
     Some(DataNode {
         addresses: internal.filter_map(|address| address["address"].as_str()?.parse::<IpAddr>().ok()).collect(),
-        serves: serves.iter().map(|(text, generation)| (key(text), *generation)).collect(),
+        serves,
     })
 }
 

@@ -1,15 +1,20 @@
-//! The CustomResourceDefinitions of Gateway API, made of the table `schema/gateway.tbl`.
+//! The CustomResourceDefinitions of Gateway API, made of the table `schema/gateway.tbl`, and those of our own policies
+//! (`schema/policy.tbl`).
 //!
-//! They carry the bundle version and the channel, by which tools and upstream's suite recognise them. Upstream's own
+//! Those of Gateway API carry the bundle version and the channel, by which tools and upstream's suite recognise them. Upstream's own
 //! files hold the descriptions of fields as well; ours hold none.
 
 use corten_crds::Table;
 use corten_meta::Value;
 
-const TABLE: &str = include_str!("../schema/gateway.tbl");
+const TABLE: &str = concat!(include_str!("../schema/gateway.tbl"), "\n", include_str!("../schema/policy.tbl"));
 
 /// The API group of Gateway API.
 pub const GROUP: &str = "gateway.networking.k8s.io";
+/// The API group of our own policies.
+pub const POLICY_GROUP: &str = "edge.corten.dev";
+/// The version of our own policies.
+pub const POLICY_VERSION: &str = "v1beta1";
 /// The annotation with the version of the whole bundle.
 pub const BUNDLE_ANNOTATION: &str = "gateway.networking.k8s.io/bundle-version";
 const CHANNEL_ANNOTATION: &str = "gateway.networking.k8s.io/channel";
@@ -21,9 +26,9 @@ pub fn definitions() -> Vec<Value> {
     Table::parse(TABLE).definitions()
 }
 
-/// Returns the resources of the group.
-pub fn resources() -> Vec<String> {
-    Table::parse(TABLE).resources()
+/// Returns the resources of a group.
+pub fn resources(group: &str) -> Vec<String> {
+    Table::parse(TABLE).resources_of(group)
 }
 
 /// Reports whether a CustomResourceDefinition of the cluster is newer than ours, and so stays as it is.
@@ -63,7 +68,9 @@ mod tests {
         assert_eq!(gateways["spec"]["names"]["categories"], json!(["gateway-api"]));
         assert_eq!(gateways["metadata"]["annotations"][BUNDLE_ANNOTATION], BUNDLE_VERSION);
         assert!(gateways["metadata"]["annotations"]["api-approved.kubernetes.io"].is_string());
-        assert_eq!(definitions.len(), 10);
+        assert_eq!(definitions.len(), 11);
+        assert_eq!(resources(GROUP).len(), 10);
+        assert_eq!(resources(POLICY_GROUP), ["routepolicies"]);
     }
 
     #[test]

@@ -3,12 +3,19 @@
 //! Objects are resolved by one pure function ([`resolve::resolve`]) to a routing configuration, statuses and Services.
 //! The leader writes statuses and Services ([`control`]); every data node serves the configuration ([`data`]).
 
+pub mod annotations;
 pub mod control;
 pub mod crds;
 pub mod data;
+pub mod demand;
+pub mod explain;
+pub mod import;
+pub mod issuer;
 pub mod objects;
+pub mod policy_spec;
 pub mod resolve;
 pub mod status;
+pub mod trace;
 mod world;
 
 #[cfg(test)]

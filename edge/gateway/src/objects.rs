@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use corten_meta::{Key, Value};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+pub use crate::policy_spec::RoutePolicySpec;
 
 /// All objects of the cluster that routing depends on.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +25,7 @@ pub struct Objects {
     pub udp_routes: Store<StreamRouteSpec>,
     pub grants: Store<ReferenceGrantSpec>,
     pub policies: Store<BackendTlsPolicySpec>,
+    pub route_policies: Store<RoutePolicySpec>,
     pub ingresses: Store<IngressSpec>,
     pub ingress_classes: Store<IngressClassSpec>,
     pub services: Store<ServiceSpec>,
@@ -111,14 +114,17 @@ pub struct GatewayClassSpec {
 }
 
 /// A reference to an object of any kind.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Reference {
     pub group: String,
     pub kind: String,
     pub name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub section_name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
 }
 

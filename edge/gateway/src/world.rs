@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::crds::GROUP;
+use crate::crds::{GROUP, POLICY_GROUP, POLICY_VERSION};
 use crate::objects::{Objects, Store, decode};
 use crate::resolve::References;
 
@@ -34,6 +34,7 @@ pub fn gateway_api(plural: &str) -> Kind {
 pub fn kind_of(plural: &str) -> Kind {
     match plural {
         "ingresses" => Kind::new("networking.k8s.io", "v1", "ingresses", true),
+        "routepolicies" => Kind::new(POLICY_GROUP, POLICY_VERSION, "routepolicies", true),
         plural => gateway_api(plural),
     }
 }
@@ -59,6 +60,7 @@ fn watched() -> Vec<Watched> {
         of(gateway_api("udproutes"), |objects, change| keep(&mut objects.udp_routes, change)),
         of(gateway_api("referencegrants"), |objects, change| keep(&mut objects.grants, change)),
         of(gateway_api("backendtlspolicies"), |objects, change| keep(&mut objects.policies, change)),
+        of(kind_of("routepolicies"), |objects, change| keep(&mut objects.route_policies, change)),
         of(kind_of("ingresses"), |objects, change| keep(&mut objects.ingresses, change)),
         of(Kind::new("networking.k8s.io", "v1", "ingressclasses", false), |objects, change| {
             keep(&mut objects.ingress_classes, change);
@@ -68,15 +70,20 @@ fn watched() -> Vec<Watched> {
     ]
 }
 
-/// Keeps an object by the plural name of its kind, as the watches do.
-#[cfg(test)]
+/// Returns the kinds that routes depend on, Secrets and ConfigMaps apart.
+pub fn kinds() -> Vec<Kind> {
+    watched().into_iter().map(|one| one.kind).collect()
+}
+
+/// Keeps an object by the plural name of its kind, as the watches do. Other kinds are left out.
 pub fn keep_by_plural(objects: &mut Objects, plural: &str, change: &Change) {
     match plural {
         "secrets" => ByName::Secret.keep(objects, change),
         "configmaps" => ByName::ConfigMap.keep(objects, change),
         plural => {
-            let known = watched().into_iter().find(|one| one.kind.plural == plural);
-            (known.unwrap_or_else(|| panic!("no watch of {plural}")).keep)(objects, change);
+            if let Some(known) = watched().into_iter().find(|one| one.kind.plural == plural) {
+                (known.keep)(objects, change);
+            }
         }
     }
 }
@@ -94,22 +101,23 @@ const DISCOVERY_PAUSE: Duration = Duration::from_millis(200);
 
 /// Waits until the API server serves all kinds of Gateway API; false at shutdown.
 async fn served(client: &Client, shutdown: &CancellationToken) -> bool {
-    let wanted: Vec<Kind> = watched().into_iter().map(|one| one.kind).filter(|kind| kind.group == GROUP).collect();
     loop {
-        if let Ok(answer) = client.get_raw(&format!("/apis/{GROUP}/v1")).await {
-            let list: Value = serde_json::from_slice(&answer).unwrap_or_default();
-            let has = |plural: &str| {
-                list["resources"].as_array().into_iter().flatten().any(|resource| resource["name"] == plural)
-            };
-            if wanted.iter().all(|kind| has(&kind.plural)) {
-                return true;
-            }
+        if serves(client, GROUP, "v1").await && serves(client, POLICY_GROUP, POLICY_VERSION).await {
+            return true;
         }
         tokio::select! {
             () = tokio::time::sleep(DISCOVERY_PAUSE) => {}
             () = shutdown.cancelled() => return false,
         }
     }
+}
+
+/// Reports whether the API server serves all kinds of a group that are watched.
+async fn serves(client: &Client, group: &str, version: &str) -> bool {
+    let Ok(answer) = client.get_raw(&format!("/apis/{group}/{version}")).await else { return false };
+    let list: Value = serde_json::from_slice(&answer).unwrap_or_default();
+    let has = |plural: &str| list["resources"].as_array().into_iter().flatten().any(|one| one["name"] == plural);
+    watched().iter().filter(|one| one.kind.group == group).all(|one| has(&one.kind.plural))
 }
 
 /// A kind whose objects are watched by name.

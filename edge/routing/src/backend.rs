@@ -70,6 +70,8 @@ pub enum TrustedCertificates {
     System,
     /// Certificates in PEM.
     Pem(Arc<[u8]>),
+    /// Every certificate is accepted: the connection is private to those who cannot change it.
+    Unverified,
     /// The policy is invalid: every request is answered with 502.
     Invalid,
 }

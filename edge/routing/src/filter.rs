@@ -1,7 +1,9 @@
 //! Filters: what happens to a request or response on its way.
 
 use crate::BackendKey;
-use crate::policy::{AddressPolicy, BasicAuth, FixedResponse, ForwardAuth, Jwt, RateLimit};
+use crate::policy::{
+    AddressPolicy, BasicAuth, ConcurrencyLimit, ErrorPages, FixedResponse, ForwardAuth, HashKey, Jwt, RateLimit,
+};
 use std::sync::Arc;
 
 #[derive(Clone, Debug)]
@@ -16,6 +18,7 @@ pub enum Filter {
     Mirror(Mirror),
     Cors(Cors),
     RateLimit(Arc<RateLimit>),
+    Concurrency(Arc<ConcurrencyLimit>),
     Addresses(Arc<AddressPolicy>),
     BasicAuth(Arc<BasicAuth>),
     ForwardAuth(Arc<ForwardAuth>),
@@ -24,6 +27,10 @@ pub enum Filter {
     BodySize(u64),
     /// Responses of text are compressed by gzip if the client accepts that.
     Compression,
+    /// Requests are not written to the access log.
+    NoAccessLog,
+    HashBy(HashKey),
+    ErrorPages(Arc<ErrorPages>),
     /// Every request is answered with this response.
     Respond(Arc<FixedResponse>),
 }

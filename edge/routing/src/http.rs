@@ -25,6 +25,8 @@ pub struct HttpRule {
     pub session: Option<Arc<SessionPersistence>>,
     /// gRPC: errors of the edge itself are gRPC statuses.
     pub grpc: bool,
+    /// The method of gRPC whose service does not matter: the last of two path elements.
+    pub grpc_method: Option<Arc<str>>,
 }
 
 #[derive(Clone, Debug)]
@@ -67,6 +69,8 @@ pub struct Retry {
     pub attempts: u32,
     pub codes: Vec<u16>,
     pub backoff: Duration,
+    /// Requests that may change something are sent once.
+    pub idempotent_only: bool,
 }
 
 /// The parts of a request that rules match.

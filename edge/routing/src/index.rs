@@ -55,7 +55,9 @@ impl HttpHost {
     /// then by name. Regular expressions come between exact paths and prefixes, the longest first.
     pub fn build(mut rules: Vec<HttpRule>) -> HttpHost {
         rules.sort_by_key(|rule| {
-            (rank(&rule.path), rule.method.is_none(), Reverse(rule.headers.len()), Reverse(rule.query.len()))
+            let grpc_method = Reverse(rule.grpc_method.as_ref().map_or(0, |method| method.len()));
+            let headers = Reverse(rule.headers.len());
+            (rank(&rule.path), grpc_method, rule.method.is_none(), headers, Reverse(rule.query.len()))
         });
         HttpHost::in_order(rules)
     }

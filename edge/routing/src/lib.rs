@@ -25,7 +25,8 @@ pub use index::{HttpHost, MatchedRule};
 pub use network::{InvalidNetwork, Network};
 pub use path::{UnsafePath, normalize};
 pub use policy::{
-    AddressPolicy, BasicAuth, ClaimHeader, FixedResponse, ForwardAuth, Jwt, RateLimit, SessionKind, SessionPersistence,
+    AddressPolicy, BasicAuth, ClaimHeader, ConcurrencyLimit, CookieAttributes, ErrorPages, FixedResponse, ForwardAuth,
+    HashKey, Jwt, RateLimit, SameSite, SessionKind, SessionPersistence,
 };
 pub use tls::{ClientValidation, ServerCertificate, TlsHost, TlsUse};
 
@@ -81,6 +82,8 @@ pub struct ListenerOptions {
     pub trusted_proxies: Arc<[Network]>,
     /// Connections of trusted proxies begin with a header of the PROXY protocol.
     pub proxy_protocol: bool,
+    /// The certificates of ACME's TLS-ALPN-01 by server name, for clients that speak `acme-tls/1` alone.
+    pub challenges: Arc<BTreeMap<String, Arc<ServerCertificate>>>,
 }
 
 #[derive(Clone, Debug)]

@@ -8,9 +8,16 @@ impl HttpRule {
     /// Reports whether method, headers and query of a request match.
     pub(crate) fn matches_beside_path(&self, request: &Request<'_>) -> bool {
         self.method.as_deref().is_none_or(|method| method == request.method)
+            && self.grpc_method.as_deref().is_none_or(|method| is_grpc_method(request.path, method))
             && self.headers.iter().all(|header| header.matches(request.headers))
             && self.query.iter().all(|parameter| parameter.matches(request.query))
     }
+}
+
+/// Reports whether a path is that of a method of any service.
+fn is_grpc_method(path: &str, method: &str) -> bool {
+    let service = path.strip_suffix(method).and_then(|head| head.strip_prefix('/')?.strip_suffix('/'));
+    service.is_some_and(|service| !service.is_empty() && !service.contains('/'))
 }
 
 impl StringMatch {
@@ -119,6 +126,20 @@ mod tests {
         assert!(query("a", "x y").matches(Some("a=x+y")));
         assert!(query("a", "100%").matches(Some("a=100%")));
         assert!(!query("a", "").matches(None));
+    }
+
+    #[test]
+    fn a_method_of_grpc_is_the_last_of_two_elements() {
+        for (path, expected) in [
+            ("/a.B/Get", true),
+            ("/a.B/GetAll", false),
+            ("//Get", false),
+            ("/Get", false),
+            ("/a/b/Get", false),
+            ("Get", false),
+        ] {
+            assert_eq!(is_grpc_method(path, "Get"), expected, "{path}");
+        }
     }
 
     #[test]

@@ -22,6 +22,12 @@ impl std::fmt::Display for InvalidNetwork {
 
 impl std::error::Error for InvalidNetwork {}
 
+impl std::fmt::Display for Network {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}/{}", self.address, self.bits)
+    }
+}
+
 impl FromStr for Network {
     type Err = InvalidNetwork;
 

@@ -15,6 +15,37 @@ pub struct RateLimit {
     /// Requests beyond the rate that may come at once.
     pub burst: u32,
     pub per_client: bool,
+    /// Clients that are not counted.
+    pub exempt: Vec<Network>,
+}
+
+/// The most requests of one client that are in flight on this node; further ones are answered with 503.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConcurrencyLimit {
+    /// The name of the limit, which rules share as they share that of a [`RateLimit`].
+    pub name: Arc<str>,
+    pub requests: u32,
+    /// Clients that are not counted.
+    pub exempt: Vec<Network>,
+}
+
+/// The value by which requests are spread over endpoints: those with the same value go to the same endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HashKey {
+    ClientAddress,
+    /// The name in lower case.
+    Header(Arc<str>),
+    Cookie(Arc<str>),
+    /// Path and query.
+    Target,
+    Host,
+}
+
+/// Responses of endpoints with some statuses, and errors of the edge itself, whose body a backend makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ErrorPages {
+    pub statuses: Vec<u16>,
+    pub backend: BackendKey,
 }
 
 /// The addresses that may send requests; others are answered with 403. The client's address comes from a forwarding
@@ -47,7 +78,8 @@ pub struct ForwardAuth {
     pub request_headers: Vec<String>,
     /// Headers of the backend's answer that the request gets.
     pub response_headers: Vec<String>,
-    /// The address that a client without authorization is redirected to; `{url}` stands for the URL that it asked for.
+    /// The address that a client without authorization is redirected to. `{url}` stands for the URL that it asked for,
+    /// `{path}` for its path and query, `{scheme}` and `{host}` for its parts.
     pub sign_in: Option<Arc<str>>,
 }
 
@@ -76,6 +108,8 @@ pub struct FixedResponse {
     pub status: u16,
     pub content_type: Arc<str>,
     pub body: Arc<[u8]>,
+    /// Clients whose requests go on.
+    pub exempt: Vec<Network>,
 }
 
 /// Requests of one session go to one endpoint.
@@ -92,6 +126,35 @@ pub struct SessionPersistence {
     pub path: Arc<str>,
     /// The cookie outlives the client's session: it carries the absolute timeout as Max-Age.
     pub permanent: bool,
+    pub cookie: CookieAttributes,
+}
+
+/// Attributes of a session's cookie.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CookieAttributes {
+    pub same_site: SameSite,
+    pub secure: bool,
+    pub domain: Option<Arc<str>>,
+}
+
+/// The requests of other sites that carry a cookie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SameSite {
+    #[default]
+    Lax,
+    Strict,
+    None,
+}
+
+impl SameSite {
+    /// Returns the attribute's value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SameSite::Lax => "Lax",
+            SameSite::Strict => "Strict",
+            SameSite::None => "None",
+        }
+    }
 }
 
 /// The carrier of a session's name.

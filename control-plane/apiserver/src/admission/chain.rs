@@ -1,5 +1,6 @@
 //! The chain of admission plugins, in upstream's order.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use corten_api::Kind;
@@ -12,7 +13,7 @@ use super::durations::{self, Durations, Step, handled};
 use super::operation::Operation;
 use super::plugin::Plugin;
 use super::{
-    admin_access, certificate_subject_restriction, claim_status, custom_resource_rules, default_ingress_class,
+    admin_access, advice, certificate_subject_restriction, claim_status, custom_resource_rules, default_ingress_class,
     default_storage_class, default_toleration_seconds, device_selectors, limit_ranger, namespace_lifecycle,
     node_declared_features, node_restriction, persistent_volume_claim_resize, pod_resize, pod_security,
     pod_topology_labels, policy, priority, rbac_escalation, resource_quota, runtime_class, service_account,
@@ -22,6 +23,7 @@ use crate::error::Error;
 use crate::metrics::Exposition;
 use crate::registry::Registry;
 use crate::target::Target;
+use crate::warnings::Adviser;
 
 /// The plugins in upstream's order, with the durations of admission.
 pub struct Chain {
@@ -77,8 +79,8 @@ impl Counted {
 
 impl Chain {
     /// Makes the chain of all plugins except those that are `disabled` by name.
-    pub fn new(disabled: &[String]) -> Result<Chain, Error> {
-        let plugins: Vec<Box<dyn Plugin>> = vec![
+    pub fn new(disabled: &[String], adviser: Option<Arc<dyn Adviser>>) -> Result<Chain, Error> {
+        let mut plugins: Vec<Box<dyn Plugin>> = vec![
             Box::new(custom_resource_rules::CustomResourceRules),
             Box::new(namespace_lifecycle::NamespaceLifecycle),
             Box::new(limit_ranger::LimitRanger),
@@ -110,6 +112,7 @@ impl Chain {
             Box::new(service_allocation::ServiceAllocation),
             Box::new(resource_quota::ResourceQuota),
         ];
+        plugins.extend(adviser.map(|adviser| Box::new(advice::Advice(adviser)) as Box<dyn Plugin>));
         let mut plugins: Vec<Counted> = plugins.into_iter().map(Counted::new).collect();
         let is_unknown =
             |name: &&String| !plugins.iter().any(|counted| counted.can_be_disabled() && counted.name == **name);

@@ -5,6 +5,7 @@
 //! the object as companions of the write.
 
 mod admin_access;
+mod advice;
 mod attributes;
 mod certificate_subject_restriction;
 mod chain;

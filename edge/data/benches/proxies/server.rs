@@ -35,6 +35,7 @@ fn rule(prefix: &str) -> HttpRule {
         retry: None,
         session: None,
         grpc: false,
+        grpc_method: None,
     }
 }
 

@@ -112,6 +112,15 @@ impl Backend {
         Some(Arc::clone(chosen))
     }
 
+    /// Returns the endpoint of a hash: the one with the highest rank for it, so that a change of the set moves only the
+    /// requests of the endpoints that came or left.
+    pub(crate) fn choose_by_hash(&self, hash: u64, tried: &[SocketAddr]) -> Option<Arc<Endpoint>> {
+        let set = self.endpoints.load();
+        let candidates = if set.ready.is_empty() { &set.terminating } else { &set.ready };
+        let fit = candidates.iter().filter(|endpoint| !endpoint.is_ejected() && !tried.contains(&endpoint.address));
+        fit.max_by_key(|endpoint| random::mix(endpoint.session ^ hash)).map(Arc::clone)
+    }
+
     /// Returns the endpoint of a session if it takes requests.
     pub(crate) fn session_endpoint(&self, session: u64) -> Option<Arc<Endpoint>> {
         let set = self.endpoints.load();
@@ -149,12 +158,22 @@ impl Backend {
                 return Ok(idle);
             }
         }
-        let settings = arc_swap::Guard::into_inner(settings);
-        let stream = connect_stream(endpoint, &settings, client).await?;
-        match protocol {
-            BackendProtocol::Http1 => Ok(Connected::Http1(Box::new(http1::open(stream, is_shared).await?))),
-            BackendProtocol::Http2 => Ok(Connected::Http2(http2::open(endpoint, stream, is_shared).await?)),
-        }
+        // Boxed, because it is rare: most requests find an idle connection, and need not carry this future.
+        Box::pin(open(endpoint, arc_swap::Guard::into_inner(settings), client)).await
+    }
+}
+
+/// Makes a new connection to an endpoint.
+async fn open(
+    endpoint: &Arc<Endpoint>,
+    settings: Arc<Settings>,
+    client: connect::Client,
+) -> Result<Connected, ConnectError> {
+    let is_shared = settings.proxy_protocol.is_none();
+    let stream = connect_stream(endpoint, &settings, client).await?;
+    match settings.protocol {
+        BackendProtocol::Http1 => Ok(Connected::Http1(Box::new(http1::open(stream, is_shared).await?))),
+        BackendProtocol::Http2 => Ok(Connected::Http2(http2::open(endpoint, stream, is_shared).await?)),
     }
 }
 

@@ -66,6 +66,11 @@ pub(super) async fn apply(
                 response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
                 response
             })?,
+            RequestFilter::Concurrency(limiter) => {
+                let permit = limiter.begin(exchange.client);
+                let permit = permit.map_err(|()| error_response(StatusCode::SERVICE_UNAVAILABLE, style))?;
+                exchange.permits.extend(permit);
+            }
             RequestFilter::Addresses(policy) if !is_allowed(policy, exchange.client) => {
                 return Err(error_response(StatusCode::FORBIDDEN, style));
             }
@@ -81,12 +86,18 @@ pub(super) async fn apply(
                     return Err(challenged(exchange, HeaderValue::from_static("Bearer")));
                 }
             }
-            RequestFilter::ForwardAuth { policy, backend } => decide(exchange, policy, backend, parts).await?,
+            RequestFilter::ForwardAuth { policy, backend } => {
+                Box::pin(decide(exchange, policy, backend, parts)).await?;
+            }
             RequestFilter::BodySize(limit) if is_longer(parts, *limit) => {
                 return Err(error_response(StatusCode::PAYLOAD_TOO_LARGE, style));
             }
             RequestFilter::BodySize(limit) => exchange.limit = Some(SizeLimit::new(*limit)),
-            RequestFilter::Respond(response) => return Err(fixed(response)),
+            RequestFilter::Respond(response) => {
+                if !response.exempt.iter().any(|network| network.contains(exchange.client)) {
+                    return Err(fixed(response));
+                }
+            }
         }
     }
     Ok(())
@@ -270,6 +281,15 @@ fn question(
     Ok(question)
 }
 
+/// Encodes a string as the value of a query.
+fn encoded(text: &str) -> String {
+    let character = |byte: u8| match byte {
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
+        other => format!("%{other:02X}"),
+    };
+    text.bytes().map(character).collect()
+}
+
 fn sign_in_redirect(
     exchange: &Exchange<'_>,
     sign_in: &str,
@@ -279,14 +299,13 @@ fn sign_in_redirect(
 ) -> Response<ResponseBody> {
     let host = parts.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or(exchange.host);
     let url = format!("{}://{host}{own}", exchange.scheme);
-    let encoded: String = url
-        .bytes()
-        .map(|byte| match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
-            other => format!("%{other:02X}"),
-        })
-        .collect();
-    let Ok(location) = HeaderValue::from_str(&sign_in.replace("{url}", &encoded)) else {
+    // The host comes last: only its own characters are not encoded.
+    let location = sign_in
+        .replace("{url}", &encoded(&url))
+        .replace("{path}", &encoded(own))
+        .replace("{scheme}", exchange.scheme)
+        .replace("{host}", host);
+    let Ok(location) = HeaderValue::from_str(&location) else {
         return error_response(StatusCode::UNAUTHORIZED, exchange.style);
     };
     let mut response = Response::new(ResponseBody::empty());

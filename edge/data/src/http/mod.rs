@@ -1,6 +1,7 @@
 //! The way of a request: check, match, filter, forward, filter the response, count.
 
 mod error;
+mod error_page;
 mod filter;
 mod forward;
 mod head;
@@ -20,7 +21,8 @@ use hyper::upgrade::OnUpgrade;
 use crate::access_log::Entry;
 use crate::backend::Backend;
 use crate::client::ConnectionInfo;
-use crate::policy::session;
+use crate::policy::rate::Permit;
+use crate::policy::{hash, session};
 use crate::request_body::{RequestBody, SizeLimit};
 use crate::response::{ResponseBody, compression};
 use crate::table::{HttpHosts, HttpTable, Protocol, Rule, Table, TlsTable};
@@ -44,6 +46,10 @@ pub(crate) struct Exchange<'a> {
     limit: Option<SizeLimit>,
     mirrors: Vec<Arc<Backend>>,
     session: Option<session::Session>,
+    /// The hash by which an endpoint is chosen.
+    hash: Option<u64>,
+    /// The limits that count the request until its response ends.
+    permits: Vec<Permit>,
     upgrade: Option<OnUpgrade>,
     style: ErrorStyle,
 }
@@ -76,7 +82,8 @@ pub(crate) async fn handle(connection: &Arc<ConnectionInfo>, request: Request<In
             error_response(*status, style)
         }
     };
-    if let Some(mut log) = log {
+    let is_silent = taken.as_ref().is_ok_and(|taken| taken.rule.filters.is_silent);
+    if let Some(mut log) = log.filter(|_| !is_silent) {
         log.status = response.status();
         log.route = taken.ok().map(|taken| taken.rule.route.clone());
         response.body_mut().set_log(log);
@@ -154,15 +161,21 @@ async fn answer(
         limit: None,
         mirrors: Vec::new(),
         session: None,
+        hash: None,
+        permits: Vec::new(),
         upgrade,
         style,
     };
     let is_gzip = rule.filters.is_compressed && compression::is_accepted(&parts.headers);
     let is_head = parts.method == Method::HEAD;
     head::prepare(&mut parts, &exchange, is_trusted);
+    let asked = rule.filters.error_pages.as_ref().map(|pages| error_page::Asked::of(pages, &exchange, &parts));
     let mut response = match pass(&mut exchange, &mut parts, body).await {
         Ok(response) | Err(response) => response,
     };
+    if let Some(asked) = asked {
+        response = asked.replace(&exchange, response).await;
+    }
     for changes in &rule.filters.response {
         changes.apply(response.headers_mut());
     }
@@ -174,6 +187,9 @@ async fn answer(
     }
     if is_gzip && !is_head {
         response = compression::compress(response);
+    }
+    if !exchange.permits.is_empty() {
+        response.body_mut().hold(exchange.permits);
     }
     response
 }
@@ -189,6 +205,7 @@ async fn pass(
     let style = exchange.style;
     let persistent = rule.session.as_ref().and_then(|policy| session::find(policy, &parts.headers));
     exchange.session = persistent;
+    exchange.hash = rule.filters.hash.as_ref().and_then(|key| hash::of(key, exchange.client, exchange.host, parts));
     let target = match persistent.and_then(|session| forward::session_target(&rule.targets, session)) {
         Some(target) => target,
         None => rule.targets.choose().ok_or_else(|| error_response(StatusCode::INTERNAL_SERVER_ERROR, style))?,

@@ -2,6 +2,7 @@
 
 pub(crate) mod basic_auth;
 pub(crate) mod cors;
+pub(crate) mod hash;
 pub(crate) mod jwt;
 mod md5;
 pub(crate) mod rate;

@@ -1,4 +1,4 @@
-//! Rate limits on this node: for each client or for all together.
+//! Rate limits on this node: for each client or for all together; and limits of the requests in flight.
 //!
 //! A limit stores one number a client: the time at which its requests so far would have come at the exact rate (GCRA). The
 //! number of clients is bounded; beyond the bound new clients share one number.
@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use corten_routing::RateLimit;
+use corten_routing::{ConcurrencyLimit, RateLimit};
 
 use crate::clock;
 
@@ -17,7 +17,24 @@ const MAX_CLIENTS: usize = 100_000;
 
 /// The limits by name. A limit that does not change keeps its counts across configurations.
 #[derive(Debug, Default)]
-pub(crate) struct Limiters(Mutex<HashMap<Arc<str>, Arc<Limiter>>>);
+pub(crate) struct Limiters {
+    rates: Mutex<HashMap<Arc<str>, Arc<Limiter>>>,
+    concurrency: Mutex<HashMap<Arc<str>, Arc<Concurrency>>>,
+}
+
+/// A limit of requests in flight, with the number of each client.
+#[derive(Debug)]
+pub(crate) struct Concurrency {
+    limit: ConcurrencyLimit,
+    counts: Mutex<HashMap<IpAddr, u32>>,
+}
+
+/// A request that is counted until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    of: Arc<Concurrency>,
+    client: IpAddr,
+}
 
 #[derive(Debug)]
 pub(crate) struct Limiter {
@@ -38,7 +55,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Limiters {
     pub(crate) fn get(&self, limit: &RateLimit) -> Arc<Limiter> {
-        let mut limiters = lock(&self.0);
+        let mut limiters = lock(&self.rates);
         if let Some(known) = limiters.get(&limit.name)
             && known.limit == *limit
         {
@@ -49,15 +66,60 @@ impl Limiters {
         made
     }
 
+    pub(crate) fn concurrency(&self, limit: &ConcurrencyLimit) -> Arc<Concurrency> {
+        let mut limiters = lock(&self.concurrency);
+        if let Some(known) = limiters.get(&limit.name)
+            && known.limit == *limit
+        {
+            return Arc::clone(known);
+        }
+        let made = Arc::new(Concurrency { limit: limit.clone(), counts: Mutex::default() });
+        limiters.insert(Arc::clone(&limit.name), Arc::clone(&made));
+        made
+    }
+
     /// Forgets limits that no table has.
     pub(crate) fn forget_unused(&self) {
-        lock(&self.0).retain(|_, limiter| Arc::strong_count(limiter) > 1);
+        lock(&self.rates).retain(|_, limiter| Arc::strong_count(limiter) > 1);
+        lock(&self.concurrency).retain(|_, limiter| Arc::strong_count(limiter) > 1);
+    }
+}
+
+impl Concurrency {
+    /// Counts a request of a client; the error is that of one too many. A client that is exempt has no permit.
+    pub(crate) fn begin(self: &Arc<Self>, client: IpAddr) -> Result<Option<Permit>, ()> {
+        if self.limit.exempt.iter().any(|exempt| exempt.contains(client)) {
+            return Ok(None);
+        }
+        let client = network(client);
+        let mut counts = lock(&self.counts);
+        let count = counts.entry(client).or_insert(0);
+        if *count >= self.limit.requests {
+            return Err(());
+        }
+        *count += 1;
+        Ok(Some(Permit { of: Arc::clone(self), client }))
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut counts = lock(&self.of.counts);
+        if let Some(count) = counts.get_mut(&self.client) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                counts.remove(&self.client);
+            }
+        }
     }
 }
 
 impl Limiter {
     /// Counts a request of a client now. Returns the time to wait if it is one too many.
     pub(crate) fn check(&self, client: IpAddr) -> Result<(), Duration> {
+        if self.limit.exempt.iter().any(|exempt| exempt.contains(client)) {
+            return Ok(());
+        }
         self.check_at(client, clock::milliseconds().saturating_mul(1000))
     }
 
@@ -104,7 +166,8 @@ mod tests {
     use super::*;
 
     fn limiter(requests: u32, burst: u32, per_client: bool) -> Limiter {
-        let limit = RateLimit { name: "limit".into(), requests, period: Duration::from_secs(1), burst, per_client };
+        let period = Duration::from_secs(1);
+        let limit = RateLimit { name: "limit".into(), requests, period, burst, per_client, exempt: Vec::new() };
         Limiter { limit, state: Mutex::default() }
     }
 
@@ -140,7 +203,7 @@ mod tests {
         assert!(!Arc::ptr_eq(&first, &limiters.get(&RateLimit { burst: 7, ..limit.clone() })));
         drop(first);
         limiters.forget_unused();
-        assert!(lock(&limiters.0).is_empty());
+        assert!(lock(&limiters.rates).is_empty());
     }
 
     #[test]
@@ -149,5 +212,18 @@ mod tests {
         assert!(limiter.check_at("2001:db8::1".parse().unwrap(), 1_000_000).is_ok());
         assert!(limiter.check_at("2001:db8::2".parse().unwrap(), 1_000_000).is_err());
         assert!(limiter.check_at("2001:db8:0:1::1".parse().unwrap(), 1_000_000).is_ok());
+    }
+
+    #[test]
+    fn a_client_has_a_number_of_requests_in_flight() {
+        let exempt = vec!["192.0.2.2".parse().unwrap()];
+        let limit = ConcurrencyLimit { name: "limit".into(), requests: 2, exempt };
+        let limiter = Limiters::default().concurrency(&limit);
+        let first = limiter.begin(FIRST).unwrap();
+        let _second = limiter.begin(FIRST).unwrap();
+        assert!(limiter.begin(FIRST).is_err());
+        assert!(limiter.begin(SECOND).unwrap().is_none(), "an exempt client");
+        drop(first);
+        assert!(limiter.begin(FIRST).is_ok());
     }
 }

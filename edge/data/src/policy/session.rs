@@ -76,7 +76,14 @@ pub(crate) fn write(
     let (name, value) = match policy.kind {
         SessionKind::Header => (HeaderName::from_bytes(policy.name.as_bytes()).ok(), value),
         SessionKind::Cookie => {
-            let mut cookie = format!("{}={value}; Path={}; HttpOnly; SameSite=Lax", policy.name, policy.path);
+            let same_site = policy.cookie.same_site.as_str();
+            let mut cookie = format!("{}={value}; Path={}; HttpOnly; SameSite={same_site}", policy.name, policy.path);
+            if policy.cookie.secure {
+                cookie.push_str("; Secure");
+            }
+            if let Some(domain) = &policy.cookie.domain {
+                cookie.push_str(&format!("; Domain={domain}"));
+            }
             if let Some(limit) = policy.absolute_timeout.filter(|_| policy.permanent) {
                 let left = limit.as_secs().saturating_sub(now.saturating_sub(begun));
                 cookie.push_str(&format!("; Max-Age={left}"));
@@ -104,6 +111,7 @@ mod tests {
             idle_timeout: Some(Duration::from_secs(10)),
             path: "/".into(),
             permanent: true,
+            cookie: Default::default(),
         }
     }
 

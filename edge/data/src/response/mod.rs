@@ -12,6 +12,7 @@ use tokio::time::Sleep;
 
 use crate::access_log::Entry;
 use crate::backend::{Http1Connection, InFlight};
+use crate::policy::rate::Permit;
 use crate::request_body::BodyError;
 use compression::Gzip;
 
@@ -22,6 +23,8 @@ pub(crate) struct ResponseBody {
     /// The time at which the response is cut, whatever was sent.
     deadline: Option<Pin<Box<Sleep>>>,
     log: Option<Box<Entry>>,
+    /// Limits that count the request until the body ends. Empty for most.
+    permits: Vec<Permit>,
 }
 
 #[derive(Debug)]
@@ -44,7 +47,7 @@ pub(crate) enum ResponseSource {
 
 impl ResponseBody {
     pub(crate) fn new(source: ResponseSource) -> ResponseBody {
-        ResponseBody { source, deadline: None, log: None }
+        ResponseBody { source, deadline: None, log: None, permits: Vec::new() }
     }
 
     pub(crate) fn empty() -> ResponseBody {
@@ -57,6 +60,11 @@ impl ResponseBody {
 
     pub(crate) fn set_deadline(&mut self, deadline: tokio::time::Instant) {
         self.deadline = Some(Box::pin(tokio::time::sleep_until(deadline)));
+    }
+
+    /// Keeps the permits of the request until the body is dropped.
+    pub(crate) fn hold(&mut self, permits: Vec<Permit>) {
+        self.permits = permits;
     }
 
     pub(crate) fn set_log(&mut self, log: Box<Entry>) {

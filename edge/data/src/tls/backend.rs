@@ -32,15 +32,17 @@ pub(crate) struct BackendConfig {
 /// Makes the settings of a policy.
 pub(crate) fn backend_config(policy: &BackendTls, protocol: BackendProtocol) -> Result<BackendConfig, TlsError> {
     let name = server_name(&policy.hostname)?;
-    let roots = Arc::new(match &policy.trusted {
-        TrustedCertificates::System => roots(&system_certificates()?)?,
-        TrustedCertificates::Pem(pem) => roots(pem)?,
+    let roots = match &policy.trusted {
+        TrustedCertificates::System => Some(roots(&system_certificates()?)?),
+        TrustedCertificates::Pem(pem) => Some(roots(pem)?),
+        TrustedCertificates::Unverified => None,
         TrustedCertificates::Invalid => return Err(TlsError::InvalidTrust),
-    });
-    let verifier: Arc<dyn ServerCertVerifier> = if policy.subject_alt_names.is_empty() {
-        WebPkiServerVerifier::builder_with_provider(roots, provider()).build()?
-    } else {
-        Arc::new(AlternativeNames { roots, names: Arc::clone(&policy.subject_alt_names) })
+    };
+    let verifier: Arc<dyn ServerCertVerifier> = match roots.map(Arc::new) {
+        Some(roots) if policy.subject_alt_names.is_empty() => {
+            WebPkiServerVerifier::builder_with_provider(roots, provider()).build()?
+        }
+        roots => Arc::new(AlternativeNames { roots, names: Arc::clone(&policy.subject_alt_names) }),
     };
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
     let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
@@ -67,10 +69,11 @@ fn system_certificates() -> Result<Vec<u8>, TlsError> {
     readable.ok_or(TlsError::NoCertificate)
 }
 
-/// Verifies that a certificate has one of several names, DNS names or URIs, in the place of the server name.
+/// Verifies that a certificate has one of several names, DNS names or URIs, in the place of the server name. Without roots
+/// every certificate is accepted.
 #[derive(Debug)]
 struct AlternativeNames {
-    roots: Arc<RootCertStore>,
+    roots: Option<Arc<RootCertStore>>,
     names: Arc<[Arc<str>]>,
 }
 
@@ -104,9 +107,10 @@ impl ServerCertVerifier for AlternativeNames {
         _: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
+        let Some(roots) = &self.roots else { return Ok(ServerCertVerified::assertion()) };
         let parsed = ParsedCertificate::try_from(certificate)?;
         let algorithms = provider().signature_verification_algorithms;
-        verify_server_cert_signed_by_trust_anchor(&parsed, &self.roots, intermediates, now, algorithms.all)?;
+        verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, now, algorithms.all)?;
         if self.has_name(certificate, &parsed) {
             Ok(ServerCertVerified::assertion())
         } else {

@@ -45,7 +45,7 @@ async fn terminating_endpoints_serve_only_when_none_is_ready() {
 }
 
 fn retrying(attempts: u32, codes: Vec<u16>) -> HttpRule {
-    let retry = Retry { attempts, codes, backoff: Duration::from_millis(1) };
+    let retry = Retry { attempts, codes, backoff: Duration::from_millis(1), idempotent_only: false };
     HttpRule { retry: Some(Arc::new(retry)), ..rule("/", "a") }
 }
 

@@ -67,6 +67,7 @@ pub fn rule(prefix: &str, service: &str) -> HttpRule {
         retry: None,
         session: None,
         grpc: false,
+        grpc_method: None,
     }
 }
 

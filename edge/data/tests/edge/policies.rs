@@ -4,8 +4,8 @@ use crate::fixture::*;
 use base64::Engine;
 use corten_edge::{AccessLog, LogFormat, Options};
 use corten_routing::{
-    AddressPolicy, BasicAuth, Filter, FixedResponse, ForwardAuth, HttpRule, ListenerOptions, ListenerProtocol,
-    RateLimit, SessionKind, SessionPersistence,
+    AddressPolicy, BasicAuth, ConcurrencyLimit, ErrorPages, Filter, FixedResponse, ForwardAuth, HashKey, HttpRule,
+    ListenerOptions, ListenerProtocol, RateLimit, SessionKind, SessionPersistence,
 };
 use http::{Request, Response};
 use http_body_util::Full;
@@ -16,8 +16,14 @@ use std::time::Duration;
 
 #[tokio::test]
 async fn a_client_beyond_its_rate_is_answered_with_429() {
-    let limit =
-        RateLimit { name: "limit".into(), requests: 1, period: Duration::from_secs(3600), burst: 2, per_client: true };
+    let limit = RateLimit {
+        name: "limit".into(),
+        requests: 1,
+        period: Duration::from_secs(3600),
+        burst: 2,
+        per_client: true,
+        exempt: Vec::new(),
+    };
     let filters: Arc<[Filter]> = Arc::from([Filter::RateLimit(Arc::new(limit))]);
     let mut fixture = Fixture::http(vec![filtered("/", "a", Arc::clone(&filters))]).await;
     let upstream = fixture.echo("a").await;
@@ -37,8 +43,11 @@ async fn addresses_are_allowed_and_denied_by_the_clients_own() {
     let policy =
         AddressPolicy { allow: vec!["203.0.113.0/24".parse().unwrap()], deny: vec!["203.0.113.66".parse().unwrap()] };
     let rules = vec![filtered("/", "a", [Filter::Addresses(Arc::new(policy))])];
-    let trusted =
-        ListenerOptions { trusted_proxies: Arc::from(["127.0.0.0/8".parse().unwrap()]), proxy_protocol: false };
+    let trusted = ListenerOptions {
+        trusted_proxies: Arc::from(["127.0.0.0/8".parse().unwrap()]),
+        proxy_protocol: false,
+        ..ListenerOptions::default()
+    };
     for (options, forwarded, status) in [
         (ListenerOptions::default(), "203.0.113.7", 403),
         (trusted.clone(), "203.0.113.7", 200),
@@ -160,6 +169,7 @@ async fn a_session_stays_with_its_endpoint() {
             idle_timeout: None,
             path: "/".into(),
             permanent: false,
+            cookie: Default::default(),
         };
         let fixture = Fixture::http(vec![HttpRule { session: Some(Arc::new(session)), ..rule("/", "a") }]).await;
         let upstreams = [Upstream::echo("1").await, Upstream::echo("2").await, Upstream::echo("3").await];
@@ -196,7 +206,8 @@ async fn a_session_stays_with_its_endpoint() {
 
 #[tokio::test]
 async fn a_maintenance_page_answers_every_request() {
-    let page = FixedResponse { status: 503, content_type: "text/html".into(), body: Arc::from(*b"<p>Later.</p>") };
+    let body = Arc::from(*b"<p>Later.</p>");
+    let page = FixedResponse { status: 503, content_type: "text/html".into(), body, exempt: Vec::new() };
     let fixture = Fixture::http(vec![filtered("/", "a", [Filter::Respond(Arc::new(page))])]).await;
     let upstream = fixture.echo("a").await;
     let response = fixture.get("/any").await;
@@ -233,4 +244,104 @@ async fn requests_are_counted_and_logged() {
     let sample = r#"corten_edge_requests_total{kind="HTTPRoute",namespace="default",route="a",code="2xx"} 1"#;
     assert!(page.lines().any(|line| line == sample), "{page}");
     assert!(page.contains("corten_edge_requests_total{kind=\"\",namespace=\"\",route=\"\",code=\"4xx\"} 1"));
+}
+
+#[tokio::test]
+async fn requests_with_one_hash_go_to_one_endpoint() {
+    let filters = [Filter::HashBy(HashKey::Header("x-user".into()))];
+    let fixture = Fixture::http(vec![filtered("/", "a", filters)]).await;
+    let upstreams = [Upstream::echo("1").await, Upstream::echo("2").await, Upstream::echo("3").await];
+    let addresses: Vec<_> = upstreams.iter().map(|upstream| upstream.address).collect();
+    fixture.endpoints("a", &addresses);
+    let served_by = async |user: &str| {
+        let response = fixture.send(request("GET", "/", &[("x-user", user)], "")).await;
+        response.headers()["x-served-by"].clone()
+    };
+    let mut used = std::collections::BTreeSet::new();
+    for user in 0..30 {
+        let user = user.to_string();
+        let first = served_by(&user).await;
+        assert_eq!(served_by(&user).await, first);
+        used.insert(first.to_str().unwrap().to_owned());
+    }
+    assert_eq!(used.len(), 3, "{used:?}");
+}
+
+#[tokio::test]
+async fn an_error_gets_the_page_of_a_backend() {
+    let pages = ErrorPages { statuses: vec![404, 503], backend: key("pages") };
+    let filters: Arc<[Filter]> = Arc::from([Filter::ErrorPages(Arc::new(pages))]);
+    let rules = vec![filtered("/", "a", Arc::clone(&filters)), filtered("/none", "none", filters)];
+    let fixture = Fixture::http(rules).await;
+    let missing = Upstream::start(async |request: Request<Incoming>| {
+        let status = if request.uri().path() == "/ok" { 200 } else { 404 };
+        Response::builder().status(status).body(Full::from("own")).unwrap()
+    });
+    let missing = missing.await;
+    fixture.endpoints("a", &[missing.address]);
+    let pages = Upstream::start(async |request: Request<Incoming>| {
+        let header = |name: &str| request.headers()[name].to_str().unwrap().to_owned();
+        let body = format!("{} {} {}", header("x-code"), header("x-original-uri"), header("x-format"));
+        Response::builder().status(200).body(Full::from(body)).unwrap()
+    });
+    let pages = pages.await;
+    fixture.endpoints("pages", &[pages.address]);
+    let page = fixture.send(request("GET", "/gone?x", &[("accept", "text/html")], "")).await;
+    assert_eq!(page.status(), 404);
+    assert_eq!(text(&page), "404 /gone?x text/html");
+    assert_eq!(text(&fixture.get("/ok").await), "own");
+    let unserved = fixture.send(request("GET", "/none", &[("accept", "*/*")], "")).await;
+    assert_eq!(unserved.status(), 503);
+    assert_eq!(text(&unserved), "503 /none */*");
+    drop(pages);
+    assert_eq!(text(&fixture.get("/gone").await), "own", "without the backend the response stays");
+}
+
+#[tokio::test]
+async fn a_maintenance_page_lets_some_clients_pass() {
+    let page = |exempt: &str| FixedResponse {
+        status: 503,
+        content_type: "text/plain".into(),
+        body: Arc::from(*b"later"),
+        exempt: vec![exempt.parse().unwrap()],
+    };
+    for (exempt, status) in [("127.0.0.0/8", 200), ("192.0.2.0/24", 503)] {
+        let fixture = Fixture::http(vec![filtered("/", "a", [Filter::Respond(Arc::new(page(exempt)))])]).await;
+        let _upstream = fixture.echo("a").await;
+        assert_eq!(fixture.get("/").await.status(), status, "{exempt}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_has_a_number_of_requests_in_flight() {
+    let limit = ConcurrencyLimit { name: "limit".into(), requests: 1, exempt: Vec::new() };
+    let fixture = Fixture::http(vec![filtered("/", "a", [Filter::Concurrency(Arc::new(limit))])]).await;
+    let release = Arc::new(tokio::sync::Notify::new());
+    let begun = Arc::new(tokio::sync::Notify::new());
+    let upstream = {
+        let release = Arc::clone(&release);
+        let begun = Arc::clone(&begun);
+        Upstream::start(move |_: Request<Incoming>| {
+            let release = Arc::clone(&release);
+            let begun = Arc::clone(&begun);
+            async move {
+                begun.notify_one();
+                release.notified().await;
+                Response::new(Full::from("done"))
+            }
+        })
+        .await
+    };
+    fixture.endpoints("a", &[upstream.address]);
+    let second = async {
+        begun.notified().await;
+        let refused = fixture.get("/").await.status();
+        release.notify_one();
+        refused
+    };
+    let (first, second) = tokio::join!(fixture.get("/"), second);
+    assert_eq!(first.status(), 200);
+    assert_eq!(second, 503);
+    release.notify_one();
+    assert_eq!(fixture.get("/").await.status(), 200, "the first request has ended");
 }

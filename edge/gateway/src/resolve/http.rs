@@ -19,6 +19,8 @@ use crate::objects::{
 
 /// The longest regular expression, in bytes of its compiled form.
 const REGEX_SIZE: usize = 256 * 1024;
+/// The longest regular expression of an Ingress, in bytes.
+const MAX_PATTERN: usize = 1024;
 
 /// The rules of a route, and the errors of its references and values.
 #[derive(Default, Debug)]
@@ -101,6 +103,7 @@ impl Parts<'_> {
             retry: self.retry.clone(),
             session: None,
             grpc: false,
+            grpc_method: None,
         }
     }
 }
@@ -130,10 +133,15 @@ fn grpc_rule(source: &Source<'_>, parts: &Parts<'_>, spec: &GrpcMatchSpec) -> Re
         (None, None) => PathMatch::Prefix(String::new()),
         (Some(service), Some(name)) if !is_regex => PathMatch::Exact(format!("/{service}/{name}")),
         (Some(service), None) if !is_regex => PathMatch::Prefix(format!("/{service}")),
+        // The service decides first, so a method alone ranks below every service.
+        (None, Some(_)) if !is_regex => PathMatch::Prefix(String::new()),
         (service, name) => PathMatch::Regex(regex(&format!("/{}/{}", part(service), part(name)))?),
     };
     let mut rule = parts.rule(source, path, headers(&spec.headers)?);
     rule.grpc = true;
+    if method.service.is_none() && !is_regex {
+        rule.grpc_method = method.method.as_deref().map(Arc::from);
+    }
     Ok(rule)
 }
 
@@ -160,6 +168,16 @@ pub fn regex(text: &str) -> Result<Regex, Problem> {
     built.map_err(|_| Problem::new("UnsupportedValue", format!("{text:?} is no regular expression that is supported")))
 }
 
+/// Compiles the regular expression of an Ingress's path, which matches the beginning of paths in any case.
+pub fn path_regex(text: &str) -> Result<Regex, Problem> {
+    let unsupported = || Problem::new("UnsupportedValue", "no regular expression that is supported");
+    if text.len() > MAX_PATTERN {
+        return Err(unsupported());
+    }
+    let mut builder = regex::RegexBuilder::new(&format!("^(?:{text})"));
+    builder.case_insensitive(true).size_limit(REGEX_SIZE).build().map_err(|_| unsupported())
+}
+
 fn timeouts(rule: &HttpRuleSpec) -> Timeouts {
     let of = |text: &Option<String>| text.as_deref().and_then(duration).filter(|time| !time.is_zero());
     Timeouts { request: of(&rule.timeouts.request), backend_request: of(&rule.timeouts.backend_request) }
@@ -168,7 +186,8 @@ fn timeouts(rule: &HttpRuleSpec) -> Timeouts {
 fn retry(rule: &HttpRuleSpec) -> Option<Arc<Retry>> {
     let retry = rule.retry.as_ref()?;
     let backoff = retry.backoff.as_deref().and_then(duration).unwrap_or(Duration::from_millis(25));
-    Some(Arc::new(Retry { attempts: retry.attempts.unwrap_or(1), codes: retry.codes.clone(), backoff }))
+    let attempts = retry.attempts.unwrap_or(1);
+    Some(Arc::new(Retry { attempts, codes: retry.codes.clone(), backoff, idempotent_only: false }))
 }
 
 /// Parses a duration of Gateway API, such as `1h30m` or `500ms`.
@@ -258,8 +277,9 @@ impl Source<'_> {
 }
 
 /// Returns the filter of a rule that cannot be followed: a filter must never be skipped.
-fn unsupported_filter() -> Filter {
-    Filter::Respond(Arc::new(FixedResponse { status: 500, content_type: "text/plain".into(), body: Arc::new([]) }))
+pub fn unsupported_filter() -> Filter {
+    let content_type = "text/plain".into();
+    Filter::Respond(Arc::new(FixedResponse { status: 500, content_type, body: Arc::new([]), exempt: Vec::new() }))
 }
 
 fn header_change(spec: &HeaderFilter) -> HeaderChange {

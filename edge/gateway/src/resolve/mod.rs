@@ -8,6 +8,7 @@
 mod addresses;
 mod backends;
 mod certificates;
+mod challenges;
 mod classes;
 mod gateways;
 mod hosts;
@@ -15,12 +16,17 @@ mod http;
 mod ingress;
 mod listeners;
 mod policies;
+mod policy;
 mod references;
+mod route_policies;
 mod routes;
+mod settings;
 mod table;
 
 pub use addresses::{Allocated, OWNED_LABEL, WantedPort, WantedService, allocate, bind_ports, is_owned, slices};
+pub use challenges::{Challenges, ENTRY as CHALLENGES_ENTRY, HttpChallenge, ISSUER_ANNOTATION, TlsChallenge};
 pub use classes::FEATURES;
+pub use http::path_regex;
 
 use std::collections::BTreeSet;
 
@@ -59,6 +65,8 @@ pub struct Resolved {
     pub statuses: Vec<WantedStatus>,
     pub services: Vec<WantedService>,
     pub references: References,
+    /// Events about objects whose authors meant something else.
+    pub events: Vec<WantedEvent>,
     /// The Gateways whose sockets are all in the configuration, with their generations. A data node reports them.
     pub complete: std::collections::BTreeMap<Key, i64>,
 }
@@ -69,6 +77,17 @@ pub struct WantedStatus {
     pub plural: &'static str,
     pub key: Key,
     pub status: Value,
+}
+
+/// A warning about an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantedEvent {
+    pub api_version: &'static str,
+    pub kind: &'static str,
+    pub key: Key,
+    pub uid: String,
+    pub reason: &'static str,
+    pub message: String,
 }
 
 /// The Secrets and ConfigMaps that are read, whether or not they exist.
@@ -85,12 +104,17 @@ pub fn resolve(objects: &Objects, now: &str) -> Resolved {
     let routes = routes::collect(objects);
     let attached = routes::attach(objects, &mut gateways, &routes);
     let policies = policies::apply(objects, &gateways, &attached, &mut resolved.references);
-    table::build(objects, &gateways, &attached, &policies, &mut resolved);
-    ingress::resolve(objects, &mut resolved);
+    let route_policies = route_policies::collect(objects, &gateways, &attached, &mut resolved.references);
+    let all = table::Policies { tls: &policies, routes: &route_policies };
+    table::build(objects, &gateways, &attached, &all, &mut resolved);
+    ingress::resolve(objects, &all, &mut resolved);
+    table::add_policy_backends(objects, &all, &mut resolved);
+    challenges::add(objects, &mut resolved);
 
     classes::statuses(objects, now, &mut resolved.statuses);
     gateways::statuses(objects, &gateways, now, &mut resolved);
     routes::statuses(&attached, now, &mut resolved.statuses);
     policies::statuses(&policies, now, &mut resolved.statuses);
+    route_policies::statuses(&route_policies, now, &mut resolved.statuses);
     resolved
 }

@@ -127,7 +127,7 @@ pub fn attach<'a>(objects: &Objects, gateways: &mut [Gateway<'_>], routes: &'a [
         let mut attached = Attached { route, parents: Vec::new(), listeners: Vec::new() };
         for reference in route.parents {
             let Some(place) = find_parent(gateways, route, reference) else { continue };
-            let refused = attach_to(objects, gateways, route, reference, place, &mut attached.listeners).err();
+            let refused = attach_to(objects, gateways, route, reference, place, &all, &mut attached.listeners).err();
             let refused = refused.or_else(|| route.rules.unsupported.clone());
             attached.parents.push(Parent { reference, refused });
         }
@@ -169,12 +169,14 @@ fn attach_to(
     route: &Route<'_>,
     reference: &Reference,
     place: Place,
+    older: &[Attached<'_>],
     attachments: &mut Vec<Attachment>,
 ) -> Result<(), Problem> {
     let Some(gateway) = gateways.get_mut(place.gateway) else { return Ok(()) };
     let mut is_named = false;
     let mut is_allowed = false;
     let mut is_attached = false;
+    let mut rival = None;
     for (number, listener) in gateway.listeners.iter_mut().enumerate() {
         let section = reference.section_name.as_deref().is_none_or(|name| name == listener.spec.name);
         let port = reference.port.is_none_or(|port| port == listener.spec.port);
@@ -195,6 +197,10 @@ fn attach_to(
         if hosts.is_empty() {
             continue;
         }
+        if let Some(other) = rival_at(older, route, place.gateway, number, &hosts) {
+            rival = Some(other);
+            continue;
+        }
         is_attached = true;
         let known = |one: &Attachment| one.gateway == place.gateway && one.listener == number;
         if !attachments.iter().any(known) {
@@ -202,12 +208,37 @@ fn attach_to(
             attachments.push(Attachment { gateway: place.gateway, listener: number, hosts });
         }
     }
+    if let Some(rival) = rival.filter(|_| !is_attached) {
+        let message = format!("the older {} {} has one of the host names", rival.kind, rival.metadata.key());
+        return Err(Problem::new("Conflicted", message));
+    }
     match (is_named, is_allowed, is_attached) {
         (_, _, true) => Ok(()),
         (false, _, _) => Err(Problem::new("NoMatchingParent", "no listener has this name and port")),
         (_, false, _) => Err(Problem::new("NotAllowedByListeners", "no listener allows this route")),
         _ => Err(Problem::new("NoMatchingListenerHostname", "no listener has one of the host names")),
     }
+}
+
+/// Returns the older route of the other kind that has a host at a listener: HTTPRoutes and GRPCRoutes are never merged.
+fn rival_at<'a>(
+    older: &'a [Attached<'_>],
+    route: &Route<'_>,
+    gateway: usize,
+    listener: usize,
+    hosts: &[HostPattern],
+) -> Option<&'a Route<'a>> {
+    let other = match route.kind {
+        "HTTPRoute" => "GRPCRoute",
+        "GRPCRoute" => "HTTPRoute",
+        _ => return None,
+    };
+    let is_common = |one: &HostPattern| hosts.iter().any(|own| hosts::covers(one, own) || hosts::covers(own, one));
+    let has_host = |attachment: &Attachment| {
+        attachment.gateway == gateway && attachment.listener == listener && attachment.hosts.iter().any(is_common)
+    };
+    let rivals = older.iter().filter(|one| one.route.kind == other);
+    rivals.into_iter().find(|one| one.listeners.iter().any(has_host)).map(|one| one.route)
 }
 
 /// Adds the statuses of routes. Parents of other controllers keep theirs.

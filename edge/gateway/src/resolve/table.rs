@@ -11,10 +11,17 @@ use corten_routing::{
 use super::addresses::{self, WantedPort};
 use super::gateways::Gateway;
 use super::listeners::Listener;
-use super::policies::{self, Policies};
+use super::policies;
+use super::route_policies::RoutePolicies;
 use super::routes::{Attached, Attachment, Route};
 use super::{Resolved, backends, hosts};
 use crate::objects::Objects;
+
+/// The policies of the cluster.
+pub struct Policies<'a> {
+    pub tls: &'a policies::Policies<'a>,
+    pub routes: &'a RoutePolicies<'a>,
+}
 
 /// Adds the sockets and backends of all Gateways, and their Services.
 pub fn build(
@@ -33,7 +40,8 @@ pub fn build(
         let bound = addresses::bind_ports(&objects.services, &service.key);
         let mut is_complete = true;
         for port in &service.ports {
-            let Some(protocol) = protocol(gateway, number, *port, &routes) else { continue };
+            let place = GatewayRoutes { gateway, number, routes: &routes, policies: policies.routes };
+            let Some(protocol) = place.protocol(*port) else { continue };
             let Some(bind_port) = bound.get(port).copied() else {
                 is_complete = false;
                 continue;
@@ -78,40 +86,120 @@ fn by_listener<'a>(attached: &'a [Attached<'a>]) -> ByListener<'a> {
     routes
 }
 
-/// Returns what a socket serves; None if no listener of the port is valid.
-fn protocol(
-    gateway: &Gateway<'_>,
+/// A Gateway with the routes of its listeners and their policies.
+#[derive(Clone, Copy)]
+struct GatewayRoutes<'a> {
+    gateway: &'a Gateway<'a>,
     number: usize,
-    port: WantedPort,
-    routes: &ByListener<'_>,
-) -> Option<ListenerProtocol> {
-    let at_port = |listener: &Listener<'_>| listener.spec.port == port.port && listener.transport() == port.transport;
-    let listeners: Vec<(usize, &Listener<'_>)> =
-        gateway.listeners.iter().enumerate().filter(|(_, listener)| listener.is_valid() && at_port(listener)).collect();
-    let (_, first) = listeners.first()?;
-    let of = |place: usize| routes.get(&(number, place)).map(Vec::as_slice).unwrap_or_default();
-    Some(match first.spec.protocol.as_str() {
-        "HTTP" => {
-            let mut table = Hosts::default();
-            for (place, listener) in &listeners {
-                for (host, rules) in http_hosts(listener, of(*place)) {
-                    if is_own(&host, listener, &listeners) {
-                        table.insert(host, rules);
+    routes: &'a ByListener<'a>,
+    policies: &'a RoutePolicies<'a>,
+}
+
+impl GatewayRoutes<'_> {
+    /// Returns what a socket serves; None if no listener of the port is valid.
+    fn protocol(&self, port: WantedPort) -> Option<ListenerProtocol> {
+        let GatewayRoutes { gateway, number, routes, .. } = *self;
+        let at_port =
+            |listener: &Listener<'_>| listener.spec.port == port.port && listener.transport() == port.transport;
+        let listeners: Vec<(usize, &Listener<'_>)> = gateway
+            .listeners
+            .iter()
+            .enumerate()
+            .filter(|(_, listener)| listener.is_valid() && at_port(listener))
+            .collect();
+        let (_, first) = listeners.first()?;
+        let of = |place: usize| routes.get(&(number, place)).map(Vec::as_slice).unwrap_or_default();
+        Some(match first.spec.protocol.as_str() {
+            "HTTP" => {
+                let mut table = Hosts::default();
+                for (place, listener) in &listeners {
+                    for (host, rules) in self.http_hosts(listener, of(*place)) {
+                        if is_own(&host, listener, &listeners) {
+                            table.insert(host, rules);
+                        }
                     }
                 }
+                ListenerProtocol::Http(table)
             }
-            ListenerProtocol::Http(table)
-        }
-        "TCP" => ListenerProtocol::Tcp(oldest(of(listeners.first()?.0))),
-        "UDP" => ListenerProtocol::Udp(oldest(of(listeners.first()?.0))),
-        _ => {
-            let mut table = Hosts::default();
-            for (place, listener) in &listeners {
-                tls_hosts(listener, of(*place), &listeners, &mut table);
+            "TCP" => ListenerProtocol::Tcp(oldest(of(listeners.first()?.0))),
+            "UDP" => ListenerProtocol::Udp(oldest(of(listeners.first()?.0))),
+            _ => {
+                let mut table = Hosts::default();
+                for (place, listener) in &listeners {
+                    self.tls_hosts(listener, of(*place), &listeners, &mut table);
+                }
+                ListenerProtocol::Tls(table)
             }
-            ListenerProtocol::Tls(table)
+        })
+    }
+
+    /// Returns the rules of each host of a listener. A host also has the rules of wider hosts, after its own. The listener's
+    /// own host name is always there: a request for it that no rule matches is the listener's, not that of a wider one.
+    fn http_hosts(&self, listener: &Listener<'_>, routes: &[AtListener<'_>]) -> Vec<(HostPattern, Arc<HttpHost>)> {
+        let mut rules: BTreeMap<HostPattern, Vec<HttpRule>> = BTreeMap::new();
+        rules.insert(hosts::pattern(listener.spec.hostname.as_deref()), Vec::new());
+        for at in routes {
+            let own = self.policies.rules(self.gateway, listener, at.route);
+            for host in &at.attachment.hosts {
+                rules.entry(host.clone()).or_default().extend(own.iter().cloned());
+            }
         }
-    })
+        // The widest first, so that a narrower host finds it built.
+        let mut patterns: Vec<HostPattern> = rules.keys().cloned().collect();
+        patterns.sort_by_key(|pattern| std::cmp::Reverse(hosts::specificity(pattern)));
+        let mut built: Vec<(HostPattern, Arc<HttpHost>)> = Vec::new();
+        for pattern in patterns {
+            let own = HttpHost::build(rules.remove(&pattern).unwrap_or_default());
+            let wider = built.iter().rev().find(|(wider, _)| hosts::covers(wider, &pattern));
+            let host = match wider {
+                Some((_, wider)) => own.with_fallback(wider.clone()),
+                None => own,
+            };
+            built.push((pattern, Arc::new(host)));
+        }
+        built
+    }
+
+    /// Adds the server names of a listener of TLS or HTTPS.
+    fn tls_hosts(
+        &self,
+        listener: &Listener<'_>,
+        routes: &[AtListener<'_>],
+        all: &[(usize, &Listener<'_>)],
+        table: &mut Hosts<Arc<TlsHost>>,
+    ) {
+        let terminate = |then: TlsUse| TlsHost::Terminate {
+            certificates: listener.certificates.clone().into(),
+            client_validation: listener.client_validation.clone(),
+            then,
+        };
+        if listener.spec.protocol == "HTTPS" {
+            let mut names = Hosts::default();
+            for (host, rules) in self.http_hosts(listener, routes) {
+                names.insert(host, rules);
+            }
+            let host = hosts::pattern(listener.spec.hostname.as_deref());
+            table.insert(host, Arc::new(terminate(TlsUse::Http(names))));
+            return;
+        }
+        let mut seen = Vec::new();
+        for at in routes {
+            for host in &at.attachment.hosts {
+                // Of two routes with one host the older has it.
+                if seen.contains(host) || !is_own(host, listener, all) {
+                    continue;
+                }
+                seen.push(host.clone());
+                let stream = at.route.stream.clone();
+                let entry = if listener.is_passthrough() {
+                    TlsHost::Passthrough(stream)
+                } else {
+                    terminate(TlsUse::Tcp(stream))
+                };
+                table.insert(host.clone(), Arc::new(entry));
+            }
+        }
+    }
 }
 
 /// Reports whether a host belongs to a listener, and not to one with a narrower host name.
@@ -121,72 +209,9 @@ fn is_own(host: &HostPattern, listener: &Listener<'_>, all: &[(usize, &Listener<
     !narrower.into_iter().any(|other| other != own && hosts::covers(&own, &other) && hosts::covers(&other, host))
 }
 
-/// Returns the rules of each host of a listener. A host also has the rules of wider hosts, after its own. The listener's
-/// own host name is always there: a request for it that no rule matches is the listener's, not that of a wider one.
-fn http_hosts(listener: &Listener<'_>, routes: &[AtListener<'_>]) -> Vec<(HostPattern, Arc<HttpHost>)> {
-    let mut rules: BTreeMap<HostPattern, Vec<HttpRule>> = BTreeMap::new();
-    rules.insert(hosts::pattern(listener.spec.hostname.as_deref()), Vec::new());
-    for at in routes {
-        for host in &at.attachment.hosts {
-            rules.entry(host.clone()).or_default().extend(at.route.rules.rules.iter().cloned());
-        }
-    }
-    // The widest first, so that a narrower host finds it built.
-    let mut patterns: Vec<HostPattern> = rules.keys().cloned().collect();
-    patterns.sort_by_key(|pattern| std::cmp::Reverse(hosts::specificity(pattern)));
-    let mut built: Vec<(HostPattern, Arc<HttpHost>)> = Vec::new();
-    for pattern in patterns {
-        let own = HttpHost::build(rules.remove(&pattern).unwrap_or_default());
-        let wider = built.iter().rev().find(|(wider, _)| hosts::covers(wider, &pattern));
-        let host = match wider {
-            Some((_, wider)) => own.with_fallback(wider.clone()),
-            None => own,
-        };
-        built.push((pattern, Arc::new(host)));
-    }
-    built
-}
-
 /// Returns the backends of the oldest route; the others of a TCP or UDP listener get no connections.
 fn oldest(routes: &[AtListener<'_>]) -> Arc<[BackendRef]> {
     routes.first().map(|at| at.route.stream.clone()).unwrap_or_else(|| Arc::new([backends::invalid(1)]))
-}
-
-/// Adds the server names of a listener of TLS or HTTPS.
-fn tls_hosts(
-    listener: &Listener<'_>,
-    routes: &[AtListener<'_>],
-    all: &[(usize, &Listener<'_>)],
-    table: &mut Hosts<Arc<TlsHost>>,
-) {
-    let terminate = |then: TlsUse| TlsHost::Terminate {
-        certificates: listener.certificates.clone().into(),
-        client_validation: listener.client_validation.clone(),
-        then,
-    };
-    if listener.spec.protocol == "HTTPS" {
-        let mut names = Hosts::default();
-        for (host, rules) in http_hosts(listener, routes) {
-            names.insert(host, rules);
-        }
-        let host = hosts::pattern(listener.spec.hostname.as_deref());
-        table.insert(host, Arc::new(terminate(TlsUse::Http(names))));
-        return;
-    }
-    let mut seen = Vec::new();
-    for at in routes {
-        for host in &at.attachment.hosts {
-            // Of two routes with one host the older has it.
-            if seen.contains(host) || !is_own(host, listener, all) {
-                continue;
-            }
-            seen.push(host.clone());
-            let stream = at.route.stream.clone();
-            let entry =
-                if listener.is_passthrough() { TlsHost::Passthrough(stream) } else { terminate(TlsUse::Tcp(stream)) };
-            table.insert(host.clone(), Arc::new(entry));
-        }
-    }
 }
 
 /// Adds the backends of a route. A certificate for backends is that of the first Gateway with one.
@@ -211,11 +236,21 @@ fn add_backends(
         if was_http2 {
             backend.protocol = BackendProtocol::Http2;
         }
-        backend.tls = policies.tls(objects, key);
+        backend.tls = policies.tls.tls(objects, key);
         if let Some(tls) = &mut backend.tls {
             tls.client_certificate = known_certificate.or_else(|| certificate.clone());
         }
         resolved.configuration.backends.insert(key.clone(), Arc::new(backend));
+    }
+}
+
+/// Adds the backends that policies send requests to.
+pub fn add_policy_backends(objects: &Objects, policies: &Policies<'_>, resolved: &mut Resolved) {
+    for key in policies.routes.backends() {
+        let add = || {
+            Arc::new(Backend { tls: policies.tls.tls(objects, key), ..backend(objects, key, BackendProtocol::Http1) })
+        };
+        resolved.configuration.backends.entry(key.clone()).or_insert_with(add);
     }
 }
 

@@ -11,8 +11,12 @@
 //! | `routes` | prints the routing configuration |
 //! | `services` | prints the ports of Services, and the addresses |
 //! | `certificate NAME` | puts a Secret with a certificate for the host of this name |
+//! | `challenge HOST TOKEN` | puts the Secret with an answer to a challenge of ACME |
 //! | `delete KIND NAME` | |
+//! | `ask [METHOD] URL [NAME:VALUE]` | prints the backends of a request, or the status of one that no rule takes |
+//! | `events` | prints the events |
 
+mod imports;
 mod print;
 
 use std::collections::BTreeMap;
@@ -25,8 +29,8 @@ use serde_json::json;
 use testkit_fixture::split;
 
 use crate::objects::{DataNode, Objects};
-use crate::resolve::{self, PortRange, Resolved};
-use crate::world;
+use crate::resolve::{self, CHALLENGES_ENTRY, Challenges, HttpChallenge, PortRange, Resolved, TlsChallenge};
+use crate::{trace, world};
 
 /// The state of one case: objects by kind and key, and what follows from them.
 #[derive(Default)]
@@ -37,7 +41,7 @@ pub struct Scene {
 }
 
 /// The kinds of Gateway API, by their words in scripts.
-const KINDS: [(&str, &str, &str); 10] = [
+const KINDS: [(&str, &str, &str); 11] = [
     ("gatewayclass", "GatewayClass", "gatewayclasses"),
     ("gateway", "Gateway", "gateways"),
     ("listenerset", "ListenerSet", "listenersets"),
@@ -48,6 +52,7 @@ const KINDS: [(&str, &str, &str); 10] = [
     ("udproute", "UDPRoute", "udproutes"),
     ("grant", "ReferenceGrant", "referencegrants"),
     ("tlspolicy", "BackendTLSPolicy", "backendtlspolicies"),
+    ("routepolicy", "RoutePolicy", "routepolicies"),
 ];
 
 fn plural_of(kind: &str) -> String {
@@ -81,6 +86,10 @@ impl Scene {
                 self.put(certificate(name)?);
                 Ok(String::new())
             }
+            ["challenge", host, token] => {
+                self.put(challenge(host, token));
+                Ok(String::new())
+            }
             ["settle"] => self.settle(),
             ["delete", kind, name] => {
                 let key = key_of(kind, name);
@@ -90,6 +99,12 @@ impl Scene {
             ["status", kind, name] => self.status(kind, name),
             ["routes"] => Ok(print::configuration(&self.resolved().configuration)),
             ["services"] => Ok(self.services()),
+            ["ask", words @ ..] => self.ask(words),
+            ["events"] => {
+                let events = self.resolved().events;
+                let lines = events.iter().map(|one| format!("{} {}: {}", one.reason, one.key.name, one.message));
+                Ok(lines.collect::<Vec<_>>().join("\n"))
+            }
             [word, ..] => {
                 let known = KINDS.iter().find(|(kind, _, _)| kind == word);
                 let line = match known {
@@ -178,6 +193,27 @@ impl Scene {
         Ok(wanted.map_or_else(|| "none".to_owned(), |wanted| print::status(&wanted.status)))
     }
 
+    fn ask(&self, words: &[&str]) -> Result<String, String> {
+        let url = words.iter().find(|word| word.contains("://")).ok_or("a URL")?;
+        let method = words.iter().find(|word| word.bytes().all(|byte| byte.is_ascii_uppercase())).unwrap_or(&"GET");
+        let pairs = words.iter().filter(|word| !word.contains("://")).filter_map(|word| word.split_once(':'));
+        let header = |(name, value): (&str, &str)| {
+            let name = http::HeaderName::from_bytes(name.as_bytes()).map_err(|error| error.to_string())?;
+            Ok((name, http::HeaderValue::from_str(value).map_err(|error| error.to_string())?))
+        };
+        let headers = pairs.map(header).collect::<Result<http::HeaderMap, String>>()?;
+        let question = trace::Question::new(url, method, headers).map_err(|error| error.to_string())?;
+        let resolved = self.resolved();
+        let hits = trace::follow(&resolved.configuration, &question);
+        let hit = |hit: &trace::Hit<'_>| match &hit.outcome {
+            trace::Outcome::Rule { rule, .. } => print::consequences(rule),
+            trace::Outcome::Passthrough(_) => "passthrough".to_owned(),
+            trace::Outcome::NoRule(_) | trace::Outcome::NoHost => "404".to_owned(),
+            trace::Outcome::OtherProtocol => "another protocol".to_owned(),
+        };
+        Ok(hits.iter().map(hit).collect::<Vec<_>>().join("\n"))
+    }
+
     fn services(&self) -> String {
         let objects = self.objects();
         let allocated = resolve::allocate(&objects.services, &self.resolved().services, PortRange::default());
@@ -222,5 +258,18 @@ fn certificate(name: &str) -> Result<Value, String> {
     }))
 }
 
+/// Returns the Secret with an answer to a challenge of ACME by HTTP, and the certificate of one by TLS.
+fn challenge(host: &str, token: &str) -> Value {
+    let http = HttpChallenge { host: host.to_owned(), token: token.to_owned(), answer: "answer".to_owned() };
+    let tls = TlsChallenge { host: host.to_owned(), certificate: String::new(), key: String::new() };
+    let challenges = Challenges { version: 7, http: vec![http], tls: vec![tls] };
+    let text = serde_json::to_string(&challenges).unwrap_or_default();
+    let key = Challenges::secret();
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": key.name, "namespace": key.namespace},
+        "data": {CHALLENGES_ENTRY: BASE64_STANDARD.encode(text)},
+    })
+}
+
 testkit_fixture::scripts!(Scene::default, run;
-    attachment certificates gateways http ingress listener_sets references streams tls_policies);
+    annotations attachment certificates challenges gateways http ingress ingress_conformance listener_sets references route_policies streams tls_policies);

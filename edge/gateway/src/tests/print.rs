@@ -101,6 +101,7 @@ pub fn configuration(configuration: &Configuration) -> String {
             let trusted = match &tls.trusted {
                 corten_routing::TrustedCertificates::System => "system",
                 corten_routing::TrustedCertificates::Pem(_) => "own",
+                corten_routing::TrustedCertificates::Unverified => "unverified",
                 corten_routing::TrustedCertificates::Invalid => "invalid",
             };
             let _ = write!(line, " TLS {} {trusted} {:?}", tls.hostname, tls.subject_alt_names);
@@ -157,6 +158,12 @@ fn value(value: &StringMatch) -> String {
     }
 }
 
+/// Prints the filters and backends of a rule.
+pub fn consequences(rule: &HttpRule) -> String {
+    let filters: Vec<String> = rule.filters.iter().map(filter).collect();
+    format!("{} {}", filters.join(" "), references(&rule.backends)).trim().to_owned()
+}
+
 fn rule(rule: &HttpRule) -> String {
     let path = match &rule.path {
         PathMatch::Exact(path) => format!("={path}"),
@@ -166,6 +173,9 @@ fn rule(rule: &HttpRule) -> String {
     let mut line = path;
     if let Some(method) = &rule.method {
         let _ = write!(line, " {method}");
+    }
+    if let Some(method) = &rule.grpc_method {
+        let _ = write!(line, " rpc {method}");
     }
     for header in &rule.headers {
         let _ = write!(line, " {}:{}", header.name, value(&header.value));
@@ -181,6 +191,12 @@ fn rule(rule: &HttpRule) -> String {
     }
     if let Some(time) = rule.timeouts.backend_request {
         let _ = write!(line, " try {time:?}");
+    }
+    if let Some(retry) = &rule.retry {
+        let _ = write!(line, " retry {} {:?}", retry.attempts, retry.codes);
+    }
+    if let Some(session) = &rule.session {
+        let _ = write!(line, " session {}", session.name);
     }
     format!("{line} -> {} ({})", references(&rule.backends), rule.route.name)
 }
@@ -199,8 +215,30 @@ fn filter(filter: &Filter) -> String {
         }
         Filter::Cors(cors) => format!("cors {:?}", cors.allow_origins),
         Filter::Respond(response) => format!("respond {}", response.status),
-        other => format!("{other:?}"),
+        Filter::RateLimit(limit) => {
+            let per = if limit.per_client { "client" } else { "node" };
+            format!("{}/{:?}+{} per {per} as {}", limit.requests, limit.period, limit.burst, limit.name)
+        }
+        Filter::Concurrency(limit) => format!("{} at once as {}", limit.requests, limit.name),
+        Filter::Addresses(policy) => format!("allow {} deny {}", networks(&policy.allow), networks(&policy.deny)),
+        Filter::BasicAuth(users) => {
+            format!("users {:?} of {:?}", users.users.keys().collect::<Vec<_>>(), users.realm)
+        }
+        Filter::ForwardAuth(auth) => {
+            let sign_in = auth.sign_in.as_deref().map(|url| format!(" else {url}")).unwrap_or_default();
+            format!("asks {}:{}{}{sign_in}", auth.backend.service, auth.backend.port, auth.path)
+        }
+        Filter::Jwt(jwt) => format!("jwt of {:?}", jwt.issuer),
+        Filter::BodySize(size) => format!("body {size}"),
+        Filter::Compression => "gzip".to_owned(),
+        Filter::NoAccessLog => "unlogged".to_owned(),
+        Filter::HashBy(key) => format!("hash {key:?}"),
+        Filter::ErrorPages(pages) => format!("pages {:?} of {}", pages.statuses, pages.backend.service),
     }
+}
+
+fn networks(list: &[corten_routing::Network]) -> String {
+    list.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 fn references(backends: &[BackendRef]) -> String {

@@ -29,6 +29,7 @@ fn rule(text: &str) -> HttpRule {
         retry: None,
         session: None,
         grpc: false,
+        grpc_method: None,
     };
     for word in words {
         if let Some((name, value)) = word.split_once(':') {
