@@ -16,6 +16,7 @@ use tonic::Code;
 use crate::driver::CallError;
 use crate::resize::conditions;
 use crate::secrets;
+use crate::topology;
 use crate::worker::{Loop, Next, Watch};
 use crate::world::{World, is_deleted};
 
@@ -77,7 +78,7 @@ impl Modifier {
         let Some(volume) = self.world.get::<PersistentVolume>("", &name) else { return Next::Done };
         let driver = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref()).map(|csi| csi.driver.as_str());
         let Some(target) = target(&claim) else { return Next::Done };
-        if driver != Some(&self.world.driver.name) || !self.world.is_ours(&volume) {
+        if driver != Some(&self.world.driver.name) || !topology::is_ours(&self.world, &volume) {
             return Next::Done;
         }
         match self.modify(&claim, &volume, &target).await {

@@ -14,6 +14,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use crate::secrets;
+use crate::topology;
 use crate::worker::{Loop, Next, Watch};
 use crate::world::{World, annotation, has_finalizer, is_deleted};
 
@@ -89,7 +90,9 @@ impl Reclaimer {
 
     async fn sync(&self, key: &Key) -> Next {
         let Some(volume) = self.world.get::<PersistentVolume>("", &key.name) else { return Next::Done };
-        if annotation(&volume, PROVISIONED_BY) != Some(&self.world.driver.name) || !self.world.is_ours(&volume) {
+        if annotation(&volume, PROVISIONED_BY) != Some(&self.world.driver.name)
+            || !topology::is_ours(&self.world, &volume)
+        {
             return Next::Done;
         }
         match decide(&volume, &self.world.all::<VolumeAttachment>()) {

@@ -18,6 +18,7 @@ use serde_json::json;
 
 use crate::driver::CallError;
 use crate::secrets;
+use crate::topology;
 use crate::worker::{Loop, Next, Watch};
 use crate::world::{World, is_deleted};
 
@@ -93,7 +94,7 @@ impl Resizer {
         let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).unwrap_or_default();
         let Some(volume) = self.world.get::<PersistentVolume>("", &name) else { return Next::Done };
         let driver = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref()).map(|csi| csi.driver.as_str());
-        if driver != Some(&self.world.driver.name) || !self.world.is_ours(&volume) {
+        if driver != Some(&self.world.driver.name) || !topology::is_ours(&self.world, &volume) {
             return Next::Done;
         }
         match decide(&claim, &volume) {

@@ -68,7 +68,7 @@ fn decide(content: &VolumeSnapshotContent) -> Decision {
     }
 }
 
-/// Reports whether the snapshot controller, or nobody, has a claim on a content that is being deleted.
+/// Reports whether the snapshot controller has let a content go that is being deleted, or never bound it.
 fn is_let_go(content: &VolumeSnapshotContent) -> bool {
     let is_unbound = content.spec.source.snapshot_handle.is_some() && content.spec.volume_snapshot_ref.uid.is_empty();
     is_unbound || (annotation(content, BEING_CREATED).is_none() && annotation(content, BEING_DELETED).is_some())

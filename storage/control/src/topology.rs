@@ -112,8 +112,13 @@ pub fn affinity(accessible: &[csi::Topology]) -> Value {
     json!({"required": {"nodeSelectorTerms": accessible.iter().map(term).collect::<Vec<_>>()}})
 }
 
+/// Reports whether these loops handle a volume: those of a node handle the volumes of the node.
+pub fn is_ours(world: &World, volume: &PersistentVolume) -> bool {
+    world.options.node.as_ref().is_none_or(|node| is_reached_from(volume, node, world))
+}
+
 /// Reports whether a volume can be reached from a node.
-pub fn is_reached_from(volume: &PersistentVolume, node: &str, world: &World) -> bool {
+fn is_reached_from(volume: &PersistentVolume, node: &str, world: &World) -> bool {
     let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
     let Some(required) = affinity.and_then(|affinity| affinity.required.as_ref()) else { return true };
     let labels = world.get::<Node>("", node).and_then(|node| node.metadata.labels).unwrap_or_default();

@@ -44,14 +44,6 @@ impl World {
         self.cache::<K>().typed_list("")
     }
 
-    /// Reports whether a volume is the business of these loops: of all, or of those of the node.
-    pub fn is_ours(&self, volume: &corten_api::k8s_openapi::api::core::v1::PersistentVolume) -> bool {
-        match &self.options.node {
-            Some(node) => crate::topology::is_reached_from(volume, node, self),
-            None => true,
-        }
-    }
-
     pub fn normal<K: Typed>(&self, about: &K, reason: &str, message: impl Into<String>) {
         self.recorder.event(&ObjectRef::of(about), EventType::Normal, reason, message);
     }
