@@ -193,3 +193,32 @@ fn a_cloud_controller_manager_runs_alone() {
     let metrics = ask("/metrics");
     assert!(metrics.contains("rest_client_requests_total"), "{metrics}");
 }
+
+/// A server with a cloud initializes its own node by it. The cloud is a directory of static answers.
+#[test]
+fn a_server_with_a_cloud_initializes_its_node() {
+    if !tools::is_root() {
+        eprintln!("skipped: a cluster needs root");
+        return;
+    }
+    let cluster = Cluster::machine(CORTEN);
+    let answers = cluster.scratch().join("cloud");
+    std::fs::create_dir_all(answers.join("v1")).expect("a directory");
+    let server = r#"{"servers": [{"id": 1, "name": "one", "status": "running", "server_type": {"name": "cx22"},
+        "datacenter": {"name": "fsn1-dc14", "location": {"name": "fsn1"}},
+        "public_net": {"ipv4": {"ip": "203.0.113.7"}}, "private_net": []}]}"#;
+    std::fs::write(answers.join("v1/servers"), server).expect("a file");
+    let mut httpd = cluster.machine.command(&tools::busybox());
+    httpd.args(["httpd", "-f", "-p", "127.0.0.1:9911", "-h", &answers.to_string_lossy()]);
+    let log = cluster.scratch().join("httpd.log");
+    let _cloud = Component(httpd.stdin(Stdio::null()).spawn().expect("httpd starts"), log);
+    let config = cluster.scratch().join("cloud.conf");
+    std::fs::write(&config, "Token = t\nEndpoint = http://127.0.0.1:9911/v1\n").expect("a file");
+    let config = config.to_string_lossy().into_owned();
+    cluster.start(&["--node-name", "one", "--cloud-provider", "hetzner", "--cloud-config", &config]);
+    let node = ["get", "node", "one", "-o", "jsonpath={.spec.providerID} {.spec.taints} {.status.addresses}"];
+    let node = cluster.kubectl_until(&node, |node| node.starts_with("hcloud://1 "));
+    assert!(!node.contains("uninitialized") && node.contains("203.0.113.7"), "{node}");
+    let zone = ["get", "node", "one", "-L", "topology.kubernetes.io/zone", "--no-headers"];
+    assert!(cluster.kubectl(&zone).contains("fsn1-dc14"));
+}
