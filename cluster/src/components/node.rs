@@ -75,6 +75,7 @@ pub struct Identities {
     pub proxy: Client,
     pub dns: Client,
     pub network: Client,
+    pub storage: Client,
 }
 
 impl Identities {
@@ -97,6 +98,7 @@ impl Identities {
             proxy: own(NodeComponent::Proxy),
             dns: own(NodeComponent::Dns),
             network: own(NodeComponent::Network),
+            storage: own(NodeComponent::Storage),
         })
     }
 
@@ -114,6 +116,7 @@ impl Identities {
             proxy: own(NodeComponent::Proxy)?,
             dns: own(NodeComponent::Dns)?,
             network: own(NodeComponent::Network)?,
+            storage: own(NodeComponent::Storage)?,
             kubelet,
         })
     }
@@ -172,7 +175,7 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
     }
     tasks.spawn("proxy", corten_proxy::run(proxy, identities.proxy, shutdown.clone()));
     edge::start(&node, tasks)?;
-    storage::start(&node, tasks);
+    storage::start(&node, identities.storage, tasks);
     let clients =
         NetworkClients { network: identities.network, dns: identities.dns, kubelet: identities.kubelet.client };
     tasks.spawn("network", network_and_dns(node, network, clients, resolver, shutdown));
