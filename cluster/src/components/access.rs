@@ -188,7 +188,7 @@ fn storage_rules() -> Value {
         {"apiGroups": [""], "resources": ["persistentvolumes"], "verbs": write},
         {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["get", "list", "watch", "patch"]},
         {"apiGroups": [""], "resources": ["persistentvolumeclaims/status"], "verbs": ["patch"]},
-        {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": read},
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": read},
         {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]},
         {"apiGroups": ["storage.k8s.io"], "verbs": read,
          "resources": ["storageclasses", "csinodes", "csidrivers", "volumeattachments", "volumeattributesclasses"]},
