@@ -113,6 +113,7 @@ fn role_of(component: NodeComponent) -> &'static str {
         NodeComponent::Proxy => "system:node-proxier",
         NodeComponent::Dns => "corten:dns",
         NodeComponent::Edge => "corten:edge",
+        NodeComponent::Storage => "corten:storage",
     }
 }
 
@@ -169,6 +170,7 @@ fn roles() -> Vec<(&'static str, Value)> {
         (role_of(NodeComponent::Dns), dns),
         (role_of(NodeComponent::Network), network),
         (role_of(NodeComponent::Edge), edge),
+        (role_of(NodeComponent::Storage), storage_rules()),
         (GATEWAY_ROLE, gateway_rules()),
         (snapshots::ROLE, snapshots::rules()),
         (CLOUD_ROLE, cloud_rules()),
@@ -179,6 +181,33 @@ fn roles() -> Vec<(&'static str, Value)> {
         (APPROVER_ROLE, approver),
         (GET_NODES_ROLE, get_nodes),
     ]
+}
+
+/// Returns the rules of the controller loops of a node's own storage driver. They read no Secrets: the driver needs none.
+fn storage_rules() -> Value {
+    let read = json!(["get", "list", "watch"]);
+    let write = json!(["get", "list", "watch", "create", "patch", "delete"]);
+    let snapshots = "snapshot.storage.k8s.io";
+    let groups = "groupsnapshot.storage.k8s.io";
+    json!([
+        {"apiGroups": [""], "resources": ["persistentvolumes"], "verbs": write},
+        {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["get", "list", "watch", "patch"]},
+        {"apiGroups": [""], "resources": ["persistentvolumeclaims/status"], "verbs": ["patch"]},
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": read},
+        {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]},
+        {"apiGroups": ["storage.k8s.io"], "verbs": read,
+         "resources": ["storageclasses", "csinodes", "csidrivers", "volumeattachments", "volumeattributesclasses"]},
+        {"apiGroups": ["storage.k8s.io"], "resources": ["volumeattachments", "volumeattachments/status"],
+         "verbs": ["patch"]},
+        {"apiGroups": ["storage.k8s.io"], "resources": ["csistoragecapacities"], "verbs": write},
+        {"apiGroups": [snapshots], "resources": ["*"], "verbs": read},
+        {"apiGroups": [snapshots], "resources": ["volumesnapshotcontents", "volumesnapshotcontents/status"],
+         "verbs": ["patch"]},
+        {"apiGroups": [groups], "resources": ["*"], "verbs": read},
+        {"apiGroups": [groups], "resources": ["volumegroupsnapshotcontents", "volumegroupsnapshotcontents/status"],
+         "verbs": ["patch"]},
+        {"apiGroups": ["gateway.networking.k8s.io"], "resources": ["referencegrants"], "verbs": read},
+    ])
 }
 
 /// Returns the rules of the controller of Gateways and Ingresses. It makes Roles by which data nodes read the

@@ -100,14 +100,15 @@ fn taint_value(taint: &Taint) -> Value {
     value
 }
 
-/// Returns the StorageClass for claims without a class: a directory on the node of their first pod.
+/// Returns the StorageClass for claims without a class: a volume on the node of their first pod.
 fn storage_class() -> Value {
     json!({
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
         "metadata": {"name": "standard", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
-        "provisioner": corten_controllers::LOCAL_PROVISIONER,
+        "provisioner": corten_storage_driver::NAME,
         "reclaimPolicy": "Delete",
+        "allowVolumeExpansion": true,
         "volumeBindingMode": "WaitForFirstConsumer",
     })
 }

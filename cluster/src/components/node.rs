@@ -79,6 +79,7 @@ pub struct Identities {
     pub edge: Client,
     /// The node's way to all API servers, for the proxy of Gateways, which is a process of its own.
     pub servers: Option<ApiServers>,
+    pub storage: Client,
 }
 
 impl Identities {
@@ -103,6 +104,7 @@ impl Identities {
             network: own(NodeComponent::Network),
             edge: own(NodeComponent::Edge),
             servers: None,
+            storage: own(NodeComponent::Storage),
         })
     }
 
@@ -122,6 +124,7 @@ impl Identities {
             network: own(NodeComponent::Network)?,
             edge: own(NodeComponent::Edge)?,
             servers: joined.servers.clone(),
+            storage: own(NodeComponent::Storage)?,
             kubelet,
         })
     }
@@ -180,7 +183,7 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
     }
     tasks.spawn("proxy", corten_proxy::run(proxy, identities.proxy, shutdown.clone()));
     edge::start(&node, identities.edge, identities.servers.as_ref(), tasks);
-    storage::start(&node, tasks);
+    storage::start(&node, identities.storage, tasks);
     let clients =
         NetworkClients { network: identities.network, dns: identities.dns, kubelet: identities.kubelet.client };
     tasks.spawn("network", network_and_dns(node, network, clients, resolver, shutdown));

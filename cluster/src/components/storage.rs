@@ -1,4 +1,5 @@
-//! The node's own storage driver, `storage.corten.dev`: a plugin that the kubelet finds by its socket like any other.
+//! The node's own storage driver, `storage.corten.dev`: a plugin that the kubelet finds by its socket like any other; and
+//! the controller loops that create, expand, snapshot and delete its volumes for the claims of this node.
 //!
 //! It runs in the node's process. A driver that fails does not end the node: pods with other volumes go on, and it is
 //! started again.
@@ -7,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
+use corten_client::Client;
 use corten_storage_driver::{Config, NAME};
 use tokio_util::sync::CancellationToken;
 
@@ -18,8 +20,8 @@ use crate::tasks::Tasks;
 /// The pause before a failed driver is started again.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Starts the driver of a node.
-pub fn start(node: &Node, tasks: &mut Tasks) {
+/// Starts the driver of a node and its loops.
+pub fn start(node: &Node, client: Client, tasks: &mut Tasks) {
     let root = kubelet_root(node);
     let config = Config {
         node_name: node.name.clone(),
@@ -28,6 +30,17 @@ pub fn start(node: &Node, tasks: &mut Tasks) {
         registration: Some(root.join("plugins_registry").join(format!("{NAME}-reg.sock"))),
         overcommit: node.storage.storage_overcommit.unwrap_or(1.0),
     };
+    let options = corten_storage_control::Options {
+        node: Some(node.name.clone()),
+        identity: format!("{}_corten", node.name),
+        ..corten_storage_control::Options::default()
+    };
+    let shutdown = tasks.shutdown();
+    let socket = config.socket.clone();
+    tasks.spawn(
+        "storage controllers",
+        async move { corten_storage_control::run(&socket, client, options, shutdown).await },
+    );
     tasks.spawn("storage driver", drive(config, tasks.shutdown()));
 }
 

@@ -22,11 +22,13 @@ pub enum NodeComponent {
     Dns,
     /// The data half of Gateways and Ingresses.
     Edge,
+    /// The controller loops of the node's own storage driver.
+    Storage,
 }
 
 impl NodeComponent {
-    pub const ALL: [NodeComponent; 4] =
-        [NodeComponent::Network, NodeComponent::Proxy, NodeComponent::Dns, NodeComponent::Edge];
+    pub const ALL: [NodeComponent; 5] =
+        [NodeComponent::Network, NodeComponent::Proxy, NodeComponent::Dns, NodeComponent::Edge, NodeComponent::Storage];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -34,6 +36,7 @@ impl NodeComponent {
             NodeComponent::Proxy => "proxy",
             NodeComponent::Dns => "dns",
             NodeComponent::Edge => "edge",
+            NodeComponent::Storage => "storage",
         }
     }
 
