@@ -139,10 +139,11 @@ async fn serve_http(info: Arc<ConnectionInfo>, stream: Stream) -> io::Result<()>
         let info = Arc::clone(&info);
         move |request| {
             let info = Arc::clone(&info);
-            async move {
+            // Boxed, because the future is large, and hyper moves it more than once.
+            Box::pin(async move {
                 info.used();
                 Ok::<_, std::convert::Infallible>(requests::handle(&info, request).await)
-            }
+            })
         }
     });
     let connection = shared.http.serve_connection_with_upgrades(TokioIo::new(stream), service);
