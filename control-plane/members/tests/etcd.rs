@@ -11,7 +11,7 @@ use std::time::Duration;
 use corten_members::learners::{self, Unreachable};
 use corten_members::report::{self, Report};
 use corten_members::{
-    Binary, CertificateFiles, Config, Credentials, Error, Member, Members, Start, State, Supervisor, join,
+    Binary, CertificateFiles, Config, Credentials, Error, Member, Members, Start, State, Supervisor, join, values,
 };
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use tokio::task::JoinHandle;
@@ -353,4 +353,31 @@ async fn a_survivor_becomes_a_cluster_of_its_own_and_the_others_come_back() {
     let empty = world.machine("empty", 7);
     let refused = within(corten_members::recover(&empty, &world.binary, &credentials())).await.unwrap_err();
     assert!(refused.to_string().contains("is no survivor"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn values_are_replaced_at_their_revision_and_a_lock_has_one_holder() {
+    let Some(world) = World::new(9).await else { return };
+    let one = world.machine("one", 1);
+    let running = world.first(&one).await;
+    let members = world.members(&[&one]);
+    assert_eq!(within(members.value("/corten/a")).await.unwrap(), None);
+    assert!(within(members.replace("/corten/a", b"first", values::ABSENT)).await.unwrap());
+    assert!(!within(members.replace("/corten/a", b"late", values::ABSENT)).await.unwrap());
+    let stored = within(members.value("/corten/a")).await.unwrap().unwrap();
+    assert_eq!(stored.bytes, b"first");
+    assert!(within(members.replace("/corten/a", b"second", stored.revision)).await.unwrap());
+    assert!(!within(members.replace("/corten/a", b"third", stored.revision)).await.unwrap());
+    within(members.put("/corten/servers/1", b"report")).await.unwrap();
+    let reports = within(members.values("/corten/servers/")).await.unwrap();
+    assert_eq!(reports.iter().map(|value| value.key.as_str()).collect::<Vec<_>>(), ["/corten/servers/1"]);
+
+    let time = Duration::from_secs(60);
+    let held = within(members.lock("/corten/lock", "one", time)).await.unwrap().unwrap();
+    assert!(within(members.lock("/corten/lock", "two", time)).await.unwrap().is_none());
+    within(members.extend(&held)).await.unwrap();
+    within(members.release(held)).await.unwrap();
+    let held = within(members.lock("/corten/lock", "two", time)).await.unwrap();
+    assert!(held.is_some());
+    running.stop().await;
 }

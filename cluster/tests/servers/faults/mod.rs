@@ -176,7 +176,10 @@ impl World {
         let mut clients = Clients::default();
         let balanced = (rate / RATE_OF_CLIENT).max(3) as usize;
         let mut callers: Vec<Caller> = (0..balanced).map(|number| self.balanced(&format!("client-{number}"))).collect();
-        callers.extend((0..FIRST).map(|index| self.direct(index)));
+        // A server that leaves takes its own clients with it.
+        if self.servers.len() == FIRST {
+            callers.extend((0..FIRST).map(|index| self.direct(index)));
+        }
         let pause = Duration::from_nanos(2_000_000_000 * callers.len() as u64 / rate.max(1));
         for (number, caller) in callers.into_iter().enumerate() {
             let own = seed.wrapping_add(number as u64 * 2);
