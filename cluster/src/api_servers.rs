@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -23,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cli::DEFAULT_PORT;
 use crate::directories::Directories;
 use crate::key_hash;
+use crate::pki::rotation::certificates;
 use crate::pki::write_private;
 use crate::tasks::Tasks;
 
@@ -32,6 +34,8 @@ pub const BALANCER_PORT: u16 = 6444;
 pub const SERVER_NAME: &str = "kubernetes";
 /// The most servers that are kept.
 const MOST: usize = 64;
+/// The time within which the file of servers follows a rotation of the CA.
+const INTERVAL: Duration = Duration::from_secs(30);
 /// The calls that wait until they are looked at.
 const CALLS: usize = 16;
 
@@ -40,8 +44,8 @@ const CALLS: usize = 16;
 pub struct ApiServers {
     url: String,
     file: PathBuf,
-    /// The hash of the cluster's CA.
-    cluster: String,
+    /// The kubeconfig that names the cluster's CA, which rotates.
+    kubeconfig: PathBuf,
     list: Arc<watch::Sender<Vec<String>>>,
     /// The port of the API server that the kubeconfig names.
     port: u16,
@@ -73,8 +77,8 @@ impl ApiServers {
         let first = host_and_port(&https.server);
         let first = first.with_context(|| format!("{} names no server", kubeconfig.display()))?;
         let port = first.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or(DEFAULT_PORT);
-        let cluster = key_hash::hash(&crate::kubeconfig::authority(kubeconfig)?)?;
-        let (sender, receiver) = watch::channel(remembered(&file, &cluster));
+        let authorities = crate::kubeconfig::authority(kubeconfig)?;
+        let (sender, receiver) = watch::channel(remembered(&file, &authorities));
         let authority = https.ca.context("the kubeconfig has no CA")?;
         let config = Config::new(node, vec![first], receiver, check(authority));
         let loopback = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -82,7 +86,7 @@ impl ApiServers {
         let balancer = balancer.context("the balancer of API servers cannot listen on the loopback")?;
         let url = format!("https://{}", balancer.address()?);
         tasks.spawn("balancer", balancer.run(tasks.shutdown()));
-        Ok(Some(ApiServers { url, file, cluster, list: Arc::new(sender), port }))
+        Ok(Some(ApiServers { url, file, kubeconfig: kubeconfig.to_owned(), list: Arc::new(sender), port }))
     }
 
     /// Returns a client with the identity of a kubeconfig that reaches all servers.
@@ -146,10 +150,20 @@ impl ApiServers {
             return Ok(());
         }
         tracing::info!(servers = servers.join(", "), "the API servers have changed");
-        let known = Known { cluster: self.cluster.clone(), servers: servers.clone() };
-        write_private(&self.file, &serde_json::to_vec(&known)?)?;
+        self.keep(&servers)?;
         self.list.send_replace(servers);
         Ok(())
+    }
+
+    /// Writes the servers with the hash of the CA that signs now, if the file has others: a rotation must not make them
+    /// those of another cluster.
+    fn keep(&self, servers: &[String]) -> Result<()> {
+        let cluster = key_hash::hash(&crate::kubeconfig::authority(&self.kubeconfig)?)?;
+        let known = serde_json::to_vec(&Known { cluster, servers: servers.to_vec() })?;
+        match std::fs::read(&self.file) {
+            Ok(kept) if kept == known => Ok(()),
+            _ => write_private(&self.file, &known),
+        }
     }
 }
 
@@ -163,8 +177,15 @@ async fn follow(servers: ApiServers, client: Client, shutdown: CancellationToken
         if let Err(error) = servers.learn(endpoints(&known)) {
             tracing::warn!("the list of API servers cannot be kept: {error:#}");
         }
+        let current = servers.list.borrow().clone();
+        if !current.is_empty()
+            && let Err(error) = servers.keep(&current)
+        {
+            tracing::warn!("the list of API servers cannot be kept: {error:#}");
+        }
         tokio::select! {
             _ = changes.next() => {}
+            () = tokio::time::sleep(INTERVAL) => {}
             () = shutdown.cancelled() => return Ok(()),
         }
     }
@@ -192,10 +213,11 @@ pub fn endpoints(slices: &[Value]) -> Vec<String> {
 
 /// Reads the servers of the last run; none if there are none, they are of another cluster, or the file is damaged, as the
 /// first server is known anyway.
-fn remembered(file: &Path, cluster: &str) -> Vec<String> {
+fn remembered(file: &Path, authorities: &str) -> Vec<String> {
     let bytes = std::fs::read(file).unwrap_or_default();
     let known: Known = serde_json::from_slice(&bytes).unwrap_or_default();
-    let servers = if known.cluster == cluster { known.servers } else { Vec::new() };
+    let is_own = |certificate: &String| key_hash::hash(certificate).is_ok_and(|hash| hash == known.cluster);
+    let servers = if certificates(authorities).iter().any(is_own) { known.servers } else { Vec::new() };
     servers.into_iter().filter(|server| server.parse::<SocketAddr>().is_ok()).take(MOST).collect()
 }
 
@@ -263,6 +285,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::pki::{Authority, Leaf};
 
     #[test]
     fn servers_are_the_ready_endpoints_of_the_service() {
@@ -290,18 +313,34 @@ mod tests {
     fn the_list_is_kept_and_an_empty_one_changes_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("servers.json");
-        assert!(remembered(&file, "a").is_empty());
+        let authority = |name: &str| Authority::open(folder.path(), name, name).unwrap();
+        let own = authority("own");
+        let successor = authority("successor");
+        let kubeconfig = folder.path().join("kubeconfig");
+        let write = |authority: &Authority| {
+            let identity = authority.issue(&Leaf::client("jane", &[])).unwrap();
+            let config = crate::kubeconfig::single("https://10.0.0.1:6443", &authority.certificate, &identity);
+            crate::kubeconfig::write(&kubeconfig, &config).unwrap();
+        };
+        write(&own);
+        assert!(remembered(&file, &own.certificate).is_empty());
         let servers = ApiServers {
             url: String::new(),
             file: file.clone(),
-            cluster: "a".to_owned(),
+            kubeconfig: kubeconfig.clone(),
             list: Arc::new(watch::Sender::new(Vec::new())),
             port: 6443,
         };
         let list = vec!["10.0.0.1:6443".to_owned(), "[fd00::1]:6443".to_owned()];
         servers.learn(list.clone()).unwrap();
-        assert_eq!(remembered(&file, "a"), list);
-        assert!(remembered(&file, "b").is_empty(), "the servers of another cluster");
+        assert_eq!(remembered(&file, &own.certificate), list);
+        assert!(remembered(&file, &successor.certificate).is_empty(), "the servers of another cluster");
+        // While the CA rotates, both are the cluster's; then the file follows.
+        let both = format!("{}{}", successor.certificate, own.certificate);
+        assert_eq!(remembered(&file, &both), list);
+        write(&successor);
+        servers.keep(&list).unwrap();
+        assert_eq!(remembered(&file, &successor.certificate), list);
         servers.learn(Vec::new()).unwrap();
         assert_eq!(*servers.list.borrow(), list);
         assert_eq!(servers.addresses().len(), 2);
@@ -312,7 +351,7 @@ mod tests {
         assert_eq!(servers.list.borrow().last().map(String::as_str), Some("10.0.0.9:6443"));
         assert_eq!(servers.addresses().len(), 3);
         std::fs::write(&file, "{\"cluster\": \"a\", 1").unwrap();
-        assert!(remembered(&file, "a").is_empty());
+        assert!(remembered(&file, &both).is_empty());
     }
 
     #[test]

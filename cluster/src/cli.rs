@@ -12,6 +12,7 @@ use crate::backup_cli::{BackupOptions, Keep};
 use crate::bench_cli::Bench;
 use crate::certificate_cli::{Ca, Certificate, EncryptionKey, NodeCommand, ServiceAccountKey};
 use crate::certificate_options::CertificateOptions;
+use crate::cloud_options::{CloudControllerManager, CloudOptions};
 use crate::edge_options::{Edge, EdgeOptions};
 use crate::kubelet_options::KubeletOptions;
 use crate::log_file::LogOptions;
@@ -20,7 +21,7 @@ use crate::network_options::NetworkOptions;
 use crate::signing_options::SigningOptions;
 use crate::store_cli::{Etcd, Store};
 use crate::store_options::StoreOptions;
-use crate::user_cli::{Console, Ingress, Support, Why};
+use crate::user_cli::{Console, Ingress, Support, Trace, Why};
 
 pub use crate::flag_values::{DirectoryFlags, duration};
 pub use crate::serving_options::Serving;
@@ -63,6 +64,8 @@ pub enum Command {
     /// Import Ingresses of ingress-nginx.
     #[command(subcommand)]
     Ingress(Ingress),
+    /// Show how a change travels through the cluster: which component did what, and when.
+    Trace(Trace),
     /// Pack logs, status and configuration into one file, without keys and Secrets.
     Support(Support),
     /// Show the console in the browser, signed in, on a loopback address.
@@ -106,6 +109,8 @@ pub enum Command {
     Apiserver(Server),
     /// Run the controllers alone.
     ControllerManager(ControllerManager),
+    /// Run the controllers of a cloud alone: nodes, load balancers and routes.
+    CloudControllerManager(CloudControllerManager),
     /// Run the scheduler alone.
     Scheduler(Scheduler),
     /// Run the kubelet alone, against any CRI v1 runtime.
@@ -217,6 +222,8 @@ pub struct Server {
     pub audit: Audit,
     #[command(flatten)]
     pub backup: BackupOptions,
+    #[command(flatten)]
+    pub cloud: CloudOptions,
     #[command(flatten)]
     pub kubelet: KubeletOptions,
     /// The directory of the image store, which servers of one machine share.

@@ -10,6 +10,7 @@ use corten_controllers::{AddressRange, LoadBalancerAddresses};
 use crate::access_options::AccessOptions;
 use crate::backup_cli::BackupOptions;
 use crate::cli;
+use crate::cloud_options::{Cloud, is_provider};
 use crate::control_plane_endpoint::Endpoint;
 use crate::directories::{Directories, absolute};
 use crate::edge_options::EdgeOptions;
@@ -73,6 +74,8 @@ pub struct Cluster {
     pub scheduler: Option<corten_scheduler::Config>,
     /// The source of the addresses of Services of type LoadBalancer.
     pub load_balancer: Option<LoadBalancerAddresses>,
+    /// The cloud whose controllers this process runs.
+    pub cloud: Option<Cloud>,
     pub store: StoreOptions,
     pub access: AccessOptions,
     pub audit: cli::Audit,
@@ -127,6 +130,7 @@ impl Cluster {
             control_plane_endpoint: endpoint,
             scheduler: elected_scheduler(flags)?,
             load_balancer: load_balancer(flags)?,
+            cloud: cloud(flags),
             store: flags.store.clone(),
             access: flags.access.clone(),
             audit: flags.audit.clone(),
@@ -315,12 +319,20 @@ fn load_balancer(flags: &cli::Server) -> Result<Option<LoadBalancerAddresses>> {
         return Ok(Some(LoadBalancerAddresses::Pool(pool(&flags.load_balancer_pool)?)));
     }
     Ok(match flags.load_balancer {
+        // A Service has one load balancer: the cloud's.
+        cli::LoadBalancer::Nodes if cloud(flags).is_some() => None,
         cli::LoadBalancer::Nodes => {
             let kept_ports = [SSH_PORT, flags.port, flags.kubelet_port].into();
             Some(LoadBalancerAddresses::Nodes { kept_ports })
         }
         cli::LoadBalancer::Off => None,
     })
+}
+
+/// Returns the cloud whose controllers a server runs; none if they run elsewhere.
+fn cloud(flags: &cli::Server) -> Option<Cloud> {
+    let provider = flags.kubelet.cloud_provider.clone().filter(|name| is_provider(name))?;
+    Some(Cloud { provider, options: flags.cloud.clone() })
 }
 
 /// Returns the node's name: the flag, else the host name, as a DNS subdomain.

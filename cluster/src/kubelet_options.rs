@@ -10,6 +10,8 @@ use clap::Args;
 use corten_api::k8s_openapi::api::core::v1::Taint;
 use corten_kubelet::{Config, configuration, parse_flag};
 
+use crate::cloud_options::is_provider;
+
 /// The flags, named as upstream's kubelet names them.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Kubelet")]
@@ -57,7 +59,8 @@ pub struct KubeletOptions {
     /// Taints to register the node with, as `key=value:NoSchedule`.
     #[arg(long, value_name = "TAINTS")]
     pub register_with_taints: Option<String>,
-    /// The initializer of the node: `external` for a cloud controller manager, which gives it addresses and removes its taint.
+    /// The cloud of the nodes, whose controller manager gives them addresses and removes their taint: `external` if it
+    /// runs elsewhere; a server that is given `aws` or `hetzner` runs it.
     #[arg(long, value_name = "PROVIDER")]
     pub cloud_provider: Option<String>,
 }
@@ -100,7 +103,8 @@ impl KubeletOptions {
             configuration::apply(config, &document).with_context(|| format!("{} cannot be used", path.display()))?;
         }
         if let Some(provider) = &self.cloud_provider {
-            ensure!(provider == "external", "--cloud-provider {provider:?}: only external is known");
+            let is_known = provider == "external" || is_provider(provider);
+            ensure!(is_known, "--cloud-provider {provider:?} is none of external, aws and hetzner");
         }
         config.root_dir = self.root_dir.clone().unwrap_or_else(|| std::mem::take(&mut config.root_dir));
         config.static_pod_path = self.pod_manifest_path.clone().or(config.static_pod_path.take());

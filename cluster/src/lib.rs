@@ -13,6 +13,7 @@ mod bench_cli;
 mod certificate_cli;
 mod certificate_options;
 mod cli;
+mod cloud_options;
 mod commands;
 mod components;
 mod config;

@@ -1,10 +1,11 @@
-//! The commands with which people look into a cluster: the console, and explanations of stuck objects.
+//! The commands with which people look into a cluster: the console, explanations of stuck objects, and traces of changes.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
-use crate::flag_values::DirectoryFlags;
+use crate::flag_values::{DirectoryFlags, duration};
 
 #[derive(Debug, Clone, Args)]
 pub struct Console {
@@ -80,4 +81,41 @@ pub struct IngressImport {
     /// The kubeconfig file; defaults to $KUBECONFIG or ~/.kube/config.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Trace {
+    /// The object, as `KIND/NAME`: its past steps are shown, as far as objects and Events remember them.
+    #[arg(value_name = "OBJECT", required_unless_present = "file", conflicts_with = "file")]
+    pub object: Option<String>,
+    /// The manifest to apply; the steps are shown live, until its objects are ready.
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Show steps live, until the timeout or Ctrl-C.
+    #[arg(short, long)]
+    pub watch: bool,
+    /// The namespace of the object, and of objects of the manifest that name none.
+    #[arg(short, long, default_value = "default", value_name = "NAME")]
+    pub namespace: String,
+    /// The longest time that steps are awaited.
+    #[arg(long, default_value = "5m", value_parser = duration, value_name = "DURATION")]
+    pub timeout: Duration,
+    /// The form of the output.
+    #[arg(short, long, value_enum, default_value_t = TraceOutput::Table)]
+    pub output: TraceOutput,
+    /// The URL of an OpenTelemetry collector that takes the steps as spans, over HTTP.
+    #[arg(long, value_name = "URL")]
+    pub otlp: Option<String>,
+    /// The kubeconfig file; defaults to $KUBECONFIG or ~/.kube/config.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+}
+
+/// The form of a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TraceOutput {
+    /// Lines, as the steps are seen.
+    Table,
+    /// A picture, once the trace is whole.
+    Svg,
 }

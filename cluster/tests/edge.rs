@@ -17,6 +17,7 @@ fn gateways_and_ingresses_are_served_by_all_nodes() {
         return;
     }
     let cluster = Cluster::up(CORTEN, &["--nodes", "2"]);
+    assert_eq!(proxies(&cluster), [""; 0], "a cluster without Gateways and Ingresses runs no proxy");
     cluster.apply(&manifest());
     cluster.kubectl_wait(&["wait", "--for=condition=Ready", "pod/web"]);
     cluster.kubectl_wait(&["wait", "--for=condition=Programmed", "gateway/web"]);
@@ -170,9 +171,14 @@ fn the_proxy_has_no_rights(cluster: &Cluster) {
     assert_eq!(can(&["get", "secrets/other", "-n", "kube-system"]), "no");
     assert_eq!(can(&["patch", "leases", "-n", "kube-system"]), "no");
     assert_eq!(can(&["patch", "leases", "-n", "corten-edge"]), "yes");
+    let proxies = proxies(cluster);
+    assert_eq!(proxies.len(), 2, "{proxies:?}");
+    assert!(proxies.iter().all(|line| !line.starts_with("root")), "{proxies:?}");
+}
+
+/// Returns the processes of proxies, with their users.
+fn proxies(cluster: &Cluster) -> Vec<String> {
     let processes = cluster.machine.command(&tools::busybox()).args(["ps", "-o", "user,args"]).output().unwrap();
     let processes = String::from_utf8_lossy(&processes.stdout).into_owned();
-    let proxies: Vec<&str> = processes.lines().filter(|line| line.contains("edge --controller=false")).collect();
-    assert_eq!(proxies.len(), 2, "{processes}");
-    assert!(proxies.iter().all(|line| !line.starts_with("root")), "{proxies:?}");
+    processes.lines().filter(|line| line.contains("edge --controller=false")).map(str::to_owned).collect()
 }

@@ -1,5 +1,6 @@
 //! `cargo xtask faults`: three servers over three etcd members under a load of requests, while machines, servers and members
-//! fail one after the other; a checker proves from all answers that every promise was kept.
+//! fail one after the other, or up to seven servers that join and leave (`--churn`); a checker proves from all answers that
+//! every promise was kept.
 //!
 //! The run is a test of the binary (`cluster/tests/servers/faults`), which makes a short one with every run of the tests. A seed
 //! gives the same faults again, though not the same interleaving.
@@ -10,8 +11,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{cargo_command, tools};
 
-/// The test that makes the run.
+/// The test that makes the run, and the one in which servers join and leave.
 const TEST: &str = "every_promise_is_kept_under_faults";
+const CHURN_TEST: &str = "servers_that_join_and_leave_keep_every_promise";
 
 /// The settings of a run.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,19 +22,21 @@ struct Settings {
     seed: u64,
     /// The requests a second.
     rate: u64,
+    /// Whether servers join and leave in the place of faults.
+    is_churn: bool,
 }
 
-/// Runs the command: `[--minutes N] [--seed N] [--rate N]`.
+/// Runs the command: `[--churn] [--minutes N] [--seed N] [--rate N]`.
 pub fn run(root: &Path, words: &[&str]) -> Result<()> {
     let settings = parse(words, seed_of_now())?;
     ensure!(tools::is_root(), "machines made of namespaces need root");
     tools::ensure_all(root)?;
     println!("seed {}, {} minutes, {} requests a second", settings.seed, settings.minutes, settings.rate);
+    let test = if settings.is_churn { CHURN_TEST } else { TEST };
+    let length = if settings.is_churn { "CHURN_MINUTES" } else { "FAULTS_MINUTES" };
     let mut command =
-        cargo_command(&["test", "--quiet", "--package", "corten", "--test", "servers", TEST, "--", "--nocapture"])?;
-    for (name, value) in
-        [("FAULTS_MINUTES", settings.minutes), ("FAULTS_SEED", settings.seed), ("FAULTS_RATE", settings.rate)]
-    {
+        cargo_command(&["test", "--quiet", "--package", "corten", "--test", "servers", test, "--", "--nocapture"])?;
+    for (name, value) in [(length, settings.minutes), ("FAULTS_SEED", settings.seed), ("FAULTS_RATE", settings.rate)] {
         command.env(name, value.to_string());
     }
     let status = command.status().context("cargo cannot be run")?;
@@ -41,14 +45,16 @@ pub fn run(root: &Path, words: &[&str]) -> Result<()> {
 }
 
 fn parse(words: &[&str], seed: u64) -> Result<Settings> {
-    let mut settings = Settings { minutes: 10, seed, rate: 200 };
+    let is_churn = words.first() == Some(&"--churn");
+    let words = if is_churn { &words[1..] } else { words };
+    let mut settings = Settings { minutes: 10, seed, rate: 200, is_churn };
     for pair in words.chunks(2) {
         let [name, value] = pair else { bail!("{} needs a number", pair[0]) };
         let target = match *name {
             "--minutes" => &mut settings.minutes,
             "--seed" => &mut settings.seed,
             "--rate" => &mut settings.rate,
-            other => bail!("{other:?} is not one of --minutes, --seed and --rate"),
+            other => bail!("{other:?} is not one of --minutes, --seed and --rate, after --churn"),
         };
         *target = value.parse().with_context(|| format!("{name} {value:?} is no number"))?;
     }
@@ -67,9 +73,9 @@ mod tests {
 
     #[test]
     fn words_become_settings() {
-        assert_eq!(parse(&[], 7).unwrap(), Settings { minutes: 10, seed: 7, rate: 200 });
-        let given = parse(&["--rate", "500", "--minutes", "2", "--seed", "1"], 7).unwrap();
-        assert_eq!(given, Settings { minutes: 2, seed: 1, rate: 500 });
+        assert_eq!(parse(&[], 7).unwrap(), Settings { minutes: 10, seed: 7, rate: 200, is_churn: false });
+        let given = parse(&["--churn", "--rate", "500", "--minutes", "2", "--seed", "1"], 7).unwrap();
+        assert_eq!(given, Settings { minutes: 2, seed: 1, rate: 500, is_churn: true });
         for bad in [&["--rate"][..], &["--rate", "x"], &["--rate", "0"], &["--hours", "1"]] {
             assert!(parse(bad, 7).is_err(), "{bad:?}");
         }

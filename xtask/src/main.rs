@@ -1,5 +1,5 @@
-//! The project's own commands: `cargo xtask check | test | conformance | compare | images | faults | fuzz | bench | dist |
-//! reference | sbom | tidy | schema | vm`.
+//! The project's own commands: `cargo xtask check | test | conformance | compare | images | faults | swap | fuzz | bench |
+//! dist | reference | sbom | tidy | schema | vm`.
 //!
 //! Every command that the README asks a contributor to run is here, so that a fresh machine needs only Rust, gcc and
 //! root.
@@ -21,6 +21,7 @@ mod packages;
 mod presence;
 mod sbom;
 mod schema;
+mod swap;
 mod testing;
 mod tidy;
 mod toml;
@@ -46,7 +47,9 @@ const USAGE: &str = "usage: cargo xtask <command>
   bench-etcd --corten BINARY …    ours and upstream's API server over one etcd of three members, with the same load;
                         further flags are those of `corten bench api`
   dist [--programs DIR] [--output DIR]     a release: archive, Debian package, OCI image, bill of materials, sums
-  faults [--minutes N] [--seed N] [--rate N]     three servers over etcd under load and faults, and a checker
+  faults [--churn] [--minutes N] [--seed N] [--rate N]     servers over etcd under load and faults, and a checker; with
+                        --churn up to seven servers join and leave
+  swap [--upstream DIR] [--corten BINARY] [--only N]     clusters in which one part is upstream's, or all but one
   fuzz [TARGET] [--minutes N]     feeds mutated bytes to every decoder, guided by coverage, for an hour or N minutes
   sbom [FILE]           writes what the binary is made of, as CycloneDX, to target/sbom.cdx.json or FILE
   dependencies          sources, licences and duplicate versions of what we build on
@@ -79,6 +82,7 @@ fn run(arguments: Vec<String>) -> Result<()> {
         ["bench-etcd", flags @ ..] => bench_etcd::run(flags),
         ["dist", words @ ..] => dist::run(&root(), words),
         ["faults", words @ ..] => faults::run(&root(), words),
+        ["swap", words @ ..] => swap::run(&root(), words),
         ["fuzz", words @ ..] => fuzz::run(&root(), words),
         ["sbom"] => sbom::write(&root(), &root().join("target/sbom.cdx.json")),
         ["sbom", file] => sbom::write(&root(), Path::new(file)),

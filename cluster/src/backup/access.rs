@@ -89,7 +89,8 @@ fn credentials(options: &S3Options, variable: impl Fn(&str) -> Option<String>) -
         "S3 needs credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name --s3-credentials-file",
     )?;
     let text = crate::files::read(&path)?;
-    Credentials::parse(&text).with_context(|| format!("{} has no complete profile \"default\"", path.display()))
+    Credentials::parse(&text, "default")
+        .with_context(|| format!("{} has no complete profile \"default\"", path.display()))
 }
 
 /// A backup as a local file; a downloaded one is removed with this value.

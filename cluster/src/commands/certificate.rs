@@ -20,7 +20,7 @@ const AGENT: &str = "corten agent";
 const ROTATION: &str = "corten ca rotate";
 
 /// The files of certificates, with their users and the part that renews them.
-const FILES: [(&str, &str, &str); 16] = [
+const FILES: [(&str, &str, &str); 17] = [
     ("ca.crt", "all clients, to trust the API server", ROTATION),
     ("kubelet-ca.crt", "the API server, to trust kubelets", ROTATION),
     ("front-proxy-ca.crt", "aggregated API servers, to trust the API server", ROTATION),
@@ -29,6 +29,7 @@ const FILES: [(&str, &str, &str); 16] = [
     ("apiserver-kubelet-client.crt", "API server, towards kubelets", SERVER),
     ("front-proxy-client.crt", "API server, towards aggregated API servers", SERVER),
     ("kube-controller-manager.crt", "controller manager", SERVER),
+    ("cloud-controller-manager.crt", "cloud controller manager", SERVER),
     ("kube-scheduler.crt", "scheduler", SERVER),
     ("kubelet.crt", "kubelet", SERVER),
     ("kubelet-client-current.pem", "kubelet, towards the API server", AGENT),

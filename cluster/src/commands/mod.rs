@@ -21,6 +21,7 @@ mod status;
 mod store;
 mod support;
 mod token;
+mod trace;
 mod up;
 mod upgrade;
 mod why;
@@ -85,6 +86,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Image(command) => block_on(image::run(command)),
         Command::Why(flags) => block_on(why::run(&flags)),
         Command::Ingress(Ingress::Import(flags)) => block_on(ingress::run(&flags)),
+        Command::Trace(flags) => block_on(trace::run(&flags)),
         Command::Support(flags) => block_on(support::run(&flags, &cli.config_file)),
         Command::Console(flags) => block_on(console::run(&flags)),
         Command::Token(command) => block_on(token::run(command)),
@@ -145,6 +147,10 @@ pub fn run(cli: Cli) -> Result<()> {
             start_log(&cli.log)?;
             until_signal(|shutdown| components::alone::controller_manager(flags, shutdown))
         }
+        Command::CloudControllerManager(flags) => {
+            start_log(&cli.log)?;
+            until_signal(|shutdown| components::cloud::alone(flags, shutdown))
+        }
         Command::Scheduler(flags) => {
             start_log(&cli.log)?;
             until_signal(|shutdown| components::alone::scheduler(flags, shutdown))
@@ -204,10 +210,10 @@ fn server(mut flags: cli::Server, progress: &Progress) -> Result<()> {
         let mut cluster = Cluster::from_flags(&entered.flags)?;
         cluster.several_servers |= entered.membership.is_some();
         preflight::server(&cluster)?;
-        let own = match (&entered.membership, entered.flags.node_ip.is_empty()) {
-            (None, true) => cluster.node.addresses.clone(),
-            // The members of etcd know each other by address, and an address of a flag is the user's.
-            _ => Vec::new(),
+        let own = match entered.flags.node_ip.is_empty() {
+            true => cluster.node.addresses.clone(),
+            // An address of a flag is the user's.
+            false => Vec::new(),
         };
         let flags = entered.flags;
         let found = move || Ok(Cluster::from_flags(&flags)?.node.addresses);

@@ -1,7 +1,8 @@
 //! `corten ca rotate`, `corten service-account-key rotate` and `corten encryption-key rotate`.
 //!
-//! A rotation is a state in files; a running server follows them and records what it has taken over. Each command goes on
-//! from the state that it finds, so one that was interrupted is repeated.
+//! A rotation is a state in files; a running server follows them and records what it has taken over. Several servers share
+//! one set of files ([`crate::membership::shared`]). Each command goes on from the state that it finds, so one that was
+//! interrupted is repeated.
 
 use std::time::{Duration, Instant};
 
@@ -20,17 +21,19 @@ use crate::certificate_cli::{Ca, CaRotate, EncryptionKey, ServiceAccountKey, Ser
 use crate::components::trusted_authority::reported;
 use crate::directories::Directories;
 use crate::join::discovery;
-use crate::membership;
-use crate::node_object::is_control_plane;
+use crate::membership::shared::SharedKeys;
 use crate::pki::keys::{self, KeyRing, Stage};
-use crate::pki::rotation::{Files, Phase, read};
+use crate::pki::rotation::{Files, Phase, generation, set_generation};
 use crate::pki::{ENCRYPTION_KEYS, Pki, SERVICE_ACCOUNT_KEYS, digest};
 use crate::{instance, preflight};
 
 /// The time within which a running server takes over changed files.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The time between two looks at what it has taken over.
+/// The time within which all servers take over a change: each restarts its etcd member in turn.
+const SERVERS_PATIENCE: Duration = Duration::from_secs(600);
+/// The time between two looks at what was taken over.
 const PAUSE: Duration = Duration::from_millis(50);
+const SERVERS_PAUSE: Duration = Duration::from_millis(500);
 /// The most Secrets in one answer.
 const PAGE: u64 = 500;
 /// The most attempts at one Secret that others change too.
@@ -43,13 +46,15 @@ pub async fn ca(command: Ca) -> Result<()> {
     if flags.finish {
         return finish_ca(&flags, &directories).await;
     }
-    refuse_several_servers(&directories).await?;
-    Pki::open(&directories.pki())?;
-    match read(&directories.pki())? {
-        Some(rotation) if rotation.phase == Phase::Overlap => {}
-        _ => Files::lock(&directories.pki())?.rotate(time::now())?,
-    }
-    wait_until_taken_over(&directories).await?;
+    let keys = Keys::open(&directories)?;
+    keys.change(|files| {
+        files.recover()?;
+        match files.rotation()? {
+            Some(rotation) if rotation.phase == Phase::Overlap => Ok(()),
+            _ => files.rotate(time::now()),
+        }
+    })
+    .await?;
     println!("the cluster has new certificate authorities; the old ones are still trusted");
     if instance::running(&directories)?.is_some() {
         let waiting = waiting_nodes(&admin(&directories)?, &directories).await?;
@@ -77,8 +82,17 @@ async fn finish_ca(flags: &CaRotate, directories: &Directories) -> Result<()> {
             waiting.join(", ")
         );
     }
-    Files::lock(&directories.pki())?.finish()?;
-    wait_until_taken_over(directories).await?;
+    let keys = Keys::open(directories)?;
+    let finished = keys.change(|files| {
+        files.recover()?;
+        let is_under_way = files.rotation()?.is_some();
+        if is_under_way {
+            files.finish()?;
+        }
+        Ok(is_under_way)
+    });
+    // A command that was killed had finished the rotation, and every server has followed now.
+    ensure!(finished.await?, "no rotation of the authorities is under way");
     println!("the old certificate authorities are no longer trusted");
     Ok(())
 }
@@ -96,24 +110,26 @@ async fn waiting_nodes(client: &Client, directories: &Directories) -> Result<Vec
 pub async fn service_account_key(command: ServiceAccountKey) -> Result<()> {
     let ServiceAccountKey::Rotate(flags) = command;
     let directories = of_server("service-account-key rotate", &Directories::of(&flags.directories))?;
-    refuse_several_servers(&directories).await?;
+    let keys = Keys::open(&directories)?;
     if flags.finish {
-        return finish_service_account_key(&flags, &directories).await;
+        return finish_service_account_key(&flags, &directories, &keys).await;
     }
-    while Ring::service_accounts(&directories).stage()? != Stage::Used {
-        Ring::service_accounts(&directories).step()?;
-        // Every server accepts the new key before one signs with it.
-        wait_until_taken_over(&directories).await?;
+    // Every server accepts the new key before one signs with it.
+    while keys.change(|files| SERVICE_ACCOUNTS.stage(files)).await? != Stage::Used {
+        keys.change(|files| SERVICE_ACCOUNTS.step(files)).await?;
     }
     println!("a new key signs ServiceAccount tokens; tokens of the old one are still accepted");
     println!("pods get new tokens within the hour; end the rotation by: corten service-account-key rotate --finish");
     Ok(())
 }
 
-async fn finish_service_account_key(flags: &ServiceAccountKeyRotate, directories: &Directories) -> Result<()> {
+async fn finish_service_account_key(
+    flags: &ServiceAccountKeyRotate,
+    directories: &Directories,
+    keys: &Keys,
+) -> Result<()> {
     ensure!(flags.finish, "the rotation is not to be ended");
-    let ring = Ring::service_accounts(directories);
-    match ring.stage()? {
+    match keys.change(|files| SERVICE_ACCOUNTS.stage(files)).await? {
         Stage::Used => {}
         Stage::Single => bail!("no rotation of the ServiceAccount key is under way"),
         Stage::Accepted => bail!("the new key does not sign yet; go on by `corten service-account-key rotate`"),
@@ -127,8 +143,7 @@ async fn finish_service_account_key(flags: &ServiceAccountKeyRotate, directories
             old.join(", ")
         );
     }
-    ring.step()?;
-    wait_until_taken_over(directories).await?;
+    keys.change(|files| SERVICE_ACCOUNTS.step(files)).await?;
     println!("tokens of the old key are refused");
     Ok(())
 }
@@ -156,22 +171,22 @@ async fn tokens_of_old_keys(client: &Client) -> Result<Vec<String>> {
 pub async fn encryption_key(command: EncryptionKey) -> Result<()> {
     let EncryptionKey::Rotate(flags) = command;
     let directories = of_server("encryption-key rotate", &Directories::of(&flags))?;
-    refuse_several_servers(&directories).await?;
     ensure!(
         instance::running(&directories)?.is_some(),
         "corten is not running, and the Secrets are rewritten by the API server; start it by `corten up`"
     );
-    let ring = Ring::encryption(&directories);
+    let keys = Keys::open(&directories)?;
     loop {
         // A step that a killed command had written may not have been taken over.
-        wait_until_taken_over(&directories).await?;
-        if ring.stage()? == Stage::Used {
+        if keys.change(|files| ENCRYPTION.stage(files)).await? == Stage::Used {
             let count = rewrite_secrets(&admin(&directories)?).await?;
             println!("{count} Secrets are encrypted with the new key");
         }
-        ring.step()?;
-        wait_until_taken_over(&directories).await?;
-        if ring.stage()? == Stage::Single {
+        let stage = keys.change(|files| {
+            ENCRYPTION.step(files)?;
+            ENCRYPTION.stage(files)
+        });
+        if stage.await? == Stage::Single {
             break;
         }
     }
@@ -215,45 +230,104 @@ async fn rewrite(client: &Client, mut secret: Secret) -> Result<()> {
 }
 
 /// A file of keys that rotate.
-struct Ring<'a> {
-    directories: &'a Directories,
+struct Ring {
     file: &'static str,
     parse: fn(&str) -> Result<KeyRing>,
     encode: fn(&KeyRing) -> String,
     make: fn() -> Result<String>,
 }
 
-impl Ring<'_> {
-    fn service_accounts(directories: &Directories) -> Ring<'_> {
-        Ring {
-            directories,
-            file: SERVICE_ACCOUNT_KEYS,
-            parse: keys::parse_pem,
-            encode: keys::encode_pem,
-            make: keys::make_service_account_key,
-        }
-    }
+const SERVICE_ACCOUNTS: Ring = Ring {
+    file: SERVICE_ACCOUNT_KEYS,
+    parse: keys::parse_pem,
+    encode: keys::encode_pem,
+    make: keys::make_service_account_key,
+};
 
-    fn encryption(directories: &Directories) -> Ring<'_> {
-        Ring {
-            directories,
-            file: ENCRYPTION_KEYS,
-            parse: keys::parse_lines,
-            encode: keys::encode_lines,
-            make: keys::make_encryption_key,
-        }
-    }
+const ENCRYPTION: Ring = Ring {
+    file: ENCRYPTION_KEYS,
+    parse: keys::parse_lines,
+    encode: keys::encode_lines,
+    make: keys::make_encryption_key,
+};
 
-    fn stage(&self) -> Result<Stage> {
-        let files = Files::lock(&self.directories.pki())?;
+impl Ring {
+    fn stage(&self, files: &Files) -> Result<Stage> {
         Ok((self.parse)(&files.read(self.file)?)?.stage())
     }
 
     /// Takes the next step of the rotation.
-    fn step(&self) -> Result<()> {
-        let mut files = Files::lock(&self.directories.pki())?;
+    fn step(&self, files: &mut Files) -> Result<()> {
         let next = (self.parse)(&files.read(self.file)?)?.next(self.make)?;
         files.write(self.file, &(self.encode)(&next))
+    }
+}
+
+/// The files of authorities and keys: those of this machine, or those that several servers share.
+struct Keys {
+    directories: Directories,
+    shared: Option<SharedKeys>,
+}
+
+impl Keys {
+    fn open(directories: &Directories) -> Result<Keys> {
+        let shared = SharedKeys::of_machine(directories)?;
+        ensure!(
+            shared.is_none() || instance::running(directories)?.is_some(),
+            "corten is not running, and the keys are shared with the other servers; start it by `corten up`"
+        );
+        Ok(Keys { directories: directories.clone(), shared })
+    }
+
+    /// Takes a step, and waits until every running server has taken it over; so too after a step that changes nothing.
+    async fn change<T>(&self, step: impl FnOnce(&mut Files) -> Result<T>) -> Result<T> {
+        match &self.shared {
+            None => {
+                let outcome = change_own(&self.directories, step)?;
+                wait_until_taken_over(&self.directories).await?;
+                Ok(outcome)
+            }
+            Some(shared) => {
+                let changed = shared.change(step).await?;
+                wait_for_servers(shared, &changed.digest).await?;
+                Ok(changed.outcome)
+            }
+        }
+    }
+}
+
+/// Takes a step in the files of this machine.
+fn change_own<T>(directories: &Directories, step: impl FnOnce(&mut Files) -> Result<T>) -> Result<T> {
+    let pki = directories.pki();
+    Pki::open(&pki)?;
+    let before = digest(&pki)?;
+    let mut files = Files::lock(&pki)?;
+    let outcome = step(&mut files)?;
+    let mut shared = files.shared()?;
+    let changes = generation(&shared);
+    // Other servers had these files once, and take the newer ones when they come back.
+    if changes > 0 && digest(&pki)? != before {
+        set_generation(&mut shared, changes + 1);
+        files.replace(&shared)?;
+    }
+    Ok(outcome)
+}
+
+/// Waits until all servers have reported that they use the changed files.
+async fn wait_for_servers(shared: &SharedKeys, digest: &str) -> Result<()> {
+    let began = Instant::now();
+    loop {
+        let waiting = match shared.waiting(digest).await {
+            Ok(waiting) if waiting.is_empty() => return Ok(()),
+            Ok(waiting) => waiting.join(", "),
+            Err(error) => format!("unknown, because {error:#}"),
+        };
+        ensure!(
+            began.elapsed() < SERVERS_PATIENCE,
+            "these servers have not taken over the change within {SERVERS_PATIENCE:?}: {waiting}; start them, or delete \
+             the Nodes of those that are gone; the next attempt goes on from here"
+        );
+        tokio::time::sleep(SERVERS_PAUSE).await;
     }
 }
 
@@ -266,17 +340,6 @@ fn of_server(command: &str, directories: &Directories) -> Result<Directories> {
         directories.data.display()
     );
     Ok(directories.clone())
-}
-
-/// Refuses a cluster with several servers, whose files are on several machines.
-async fn refuse_several_servers(directories: &Directories) -> Result<()> {
-    if !membership::directory(directories).exists() || instance::running(directories)?.is_none() {
-        return Ok(());
-    }
-    let nodes = admin(directories)?.list::<Node>("", &ListOptions::default()).await?;
-    let servers = nodes.items.iter().filter(|node| is_control_plane(&node.to_value())).count();
-    ensure!(servers < 2, "this cluster has {servers} servers; rotation is not yet done on all of them at once");
-    Ok(())
 }
 
 /// Waits until a running server has taken over the files.

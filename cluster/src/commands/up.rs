@@ -199,6 +199,7 @@ fn arguments(flags: &cli::Server) -> Vec<OsString> {
     list.extend(flags.access.arguments());
     list.extend(flags.backup.arguments());
     list.extend(flags.certificates.arguments());
+    list.extend(flags.cloud.arguments());
     list.extend(flags.kubelet.arguments());
     // This flag is not among those that further nodes get too: it applies to the first node only.
     if let Some(dir) = &flags.kubelet.root_dir {

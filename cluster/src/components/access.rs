@@ -10,18 +10,22 @@ use corten_api::k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use corten_api::{ADDRESS_POOLS, BGP_PEERS, NETWORK_GROUP, POD_ADDRESSES};
 use corten_client::{Client, DeleteOptions, Error};
 use corten_controllers::NodeComponent;
-use corten_gateway::crds;
+use corten_gateway::{crds, issuer};
 use corten_meta::Value;
 use futures::future::try_join_all;
 use serde_json::json;
 
 use super::apply::apply;
+use super::cloud;
 use super::groups::{JOINING_GROUP, NODES_GROUP};
+use super::snapshots;
 
 /// The role of the controller that writes the status of AddressPools.
 const ADDRESS_POOLS_ROLE: &str = "corten:address-pools";
 const LOCAL_VOLUMES_ROLE: &str = "corten:local-path-provisioner";
 
+/// The role of the cloud controller manager, named as upstream's manifests name it.
+const CLOUD_ROLE: &str = cloud::USER;
 /// The role of the controller of Gateways and Ingresses.
 const GATEWAY_ROLE: &str = "corten:gateway";
 /// The role of the controller that approves the serving certificates of kubelets.
@@ -53,6 +57,10 @@ pub async fn grant(client: &Client) -> Result<(), Error> {
         });
         apply::<ClusterRole>(client, "", name, role).await
     });
+    let aggregated = snapshots::aggregated_roles().into_iter().map(|role| async move {
+        let name = corten_meta::name(&role).to_owned();
+        apply::<ClusterRole>(client, "", &name, role).await
+    });
     let bindings = bindings().into_iter().map(|binding| async move {
         let object = json!({
             "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -65,7 +73,8 @@ pub async fn grant(client: &Client) -> Result<(), Error> {
     });
     let retired = RETIRED_BINDINGS.into_iter().map(|name| revoke(client, name));
     let priority = apply::<FlowSchema>(client, "", FLOW_SCHEMA, flow_schema());
-    futures::try_join!(try_join_all(roles), try_join_all(bindings), try_join_all(retired), priority).map(drop)
+    let roles = futures::future::try_join(try_join_all(roles), try_join_all(aggregated));
+    futures::try_join!(roles, try_join_all(bindings), try_join_all(retired), priority).map(drop)
 }
 
 async fn revoke(client: &Client, name: &str) -> Result<(), Error> {
@@ -126,7 +135,7 @@ fn roles() -> Vec<(&'static str, Value)> {
         {"apiGroups": [""], "resources": ["services", "namespaces"], "verbs": ["list", "watch"]},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
         {"apiGroups": ["networking.k8s.io"], "resources": ["ingresses", "ingressclasses"], "verbs": ["list", "watch"]},
-        {"apiGroups": [crds::GROUP], "resources": crds::resources(crds::GROUP), "verbs": ["list", "watch"]},
+        {"apiGroups": [crds::GROUP], "resources": crds::resources(), "verbs": ["list", "watch"]},
         {"apiGroups": [crds::POLICY_GROUP], "resources": ["routepolicies"], "verbs": ["list", "watch"]},
     ]);
     let approver = json!([
@@ -161,6 +170,8 @@ fn roles() -> Vec<(&'static str, Value)> {
         (role_of(NodeComponent::Network), network),
         (role_of(NodeComponent::Edge), edge),
         (GATEWAY_ROLE, gateway_rules()),
+        (snapshots::ROLE, snapshots::rules()),
+        (CLOUD_ROLE, cloud_rules()),
         (COMPONENT_CLIENT_ROLE, component_client),
         (COMPONENT_APPROVER_ROLE, component_approver),
         (LOCAL_VOLUMES_ROLE, local_volumes),
@@ -171,7 +182,7 @@ fn roles() -> Vec<(&'static str, Value)> {
 }
 
 /// Returns the rules of the controller of Gateways and Ingresses. It makes Roles by which data nodes read the
-/// Secrets that Gateways name, so it reads Secrets itself.
+/// Secrets that Gateways name, so it reads Secrets itself; it writes those with certificates that it ordered.
 fn gateway_rules() -> Value {
     let read = json!(["get", "list", "watch"]);
     let own = json!(["get", "list", "watch", "create", "patch", "update", "delete"]);
@@ -202,15 +213,39 @@ fn gateway_rules() -> Value {
         {"apiGroups": ["networking.k8s.io"], "resources": ["ingresses/status"], "verbs": ["patch", "update"]},
         {"apiGroups": [""], "resources": ["services"], "verbs": own},
         {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "list", "watch", "create"]},
-        {"apiGroups": [""], "resources": ["nodes", "secrets", "configmaps"], "verbs": read},
+        {"apiGroups": [""], "resources": ["nodes", "configmaps"], "verbs": read},
+        {"apiGroups": [""], "resources": ["secrets"],
+         "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
+        {"apiGroups": [issuer::GROUP], "resources": [issuer::PLURAL], "verbs": read},
+        {"apiGroups": [issuer::GROUP], "resources": [format!("{}/status", issuer::PLURAL)], "verbs": ["patch"]},
+        {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": own},
         {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": own},
         {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles", "rolebindings"], "verbs": own},
     ])
 }
 
+/// Returns the rules of the cloud controller manager. It reads the published CA and reviews requests for its metrics.
+fn cloud_rules() -> Value {
+    json!([
+        {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]},
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch", "update", "delete"]},
+        {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
+        {"apiGroups": [""], "resources": ["services"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": [""], "resources": ["services/status"], "verbs": ["patch", "update"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["extension-apiserver-authentication"],
+         "verbs": ["get"]},
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [cloud::NAME],
+         "verbs": ["get", "patch", "update"]},
+        {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
+        {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
+    ])
+}
+
 fn bindings() -> Vec<Binding> {
     let account = |name: &str| json!([{"kind": "ServiceAccount", "name": name, "namespace": "kube-system"}]);
+    let user = |name: &str| json!([{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}]);
     let group = |name: &str| json!([{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name}]);
     let binding =
         |name: &str, role: &str, subjects: Value| Binding { name: name.to_owned(), role: role.to_owned(), subjects };
@@ -221,6 +256,8 @@ fn bindings() -> Vec<Binding> {
         binding(LOCAL_VOLUMES_ROLE, LOCAL_VOLUMES_ROLE, account("local-path-provisioner")),
         binding(ADDRESS_POOLS_ROLE, ADDRESS_POOLS_ROLE, account("address-pool-controller")),
         binding(GATEWAY_ROLE, GATEWAY_ROLE, account(super::edge::CONTROLLER_ACCOUNT)),
+        binding(snapshots::ROLE, snapshots::ROLE, account(corten_controllers::SNAPSHOT_ACCOUNT)),
+        binding(CLOUD_ROLE, CLOUD_ROLE, user(cloud::USER)),
         binding(APPROVER_ROLE, APPROVER_ROLE, account("corten-serving-approver")),
         binding(COMPONENT_CLIENT_ROLE, COMPONENT_CLIENT_ROLE, group(NODES_GROUP)),
         binding(COMPONENT_APPROVER_ROLE, COMPONENT_APPROVER_ROLE, account("certificate-controller")),

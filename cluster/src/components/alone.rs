@@ -134,7 +134,7 @@ async fn scheduler_endpoint(
 }
 
 /// Returns the certificates that the flags name, and the CA that the API server publishes.
-async fn given_tls(flags: &cli::Serving, client: &Client) -> Result<watch::Receiver<EndpointTls>> {
+pub async fn given_tls(flags: &cli::Serving, client: &Client) -> Result<watch::Receiver<EndpointTls>> {
     let identity = flags.identity()?;
     let client_ca = endpoint::published_client_ca(client).await;
     Ok(watch::channel(EndpointTls { identity, client_ca }).1)

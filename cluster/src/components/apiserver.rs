@@ -44,7 +44,7 @@ fn user_agent(user: &str) -> String {
     let program = match user.strip_prefix("system:").unwrap_or(user) {
         name if name.starts_with("node:") => "kubelet",
         name if name.starts_with("serviceaccount:kube-system:") => "kube-controller-manager",
-        name if name.starts_with("kube-") => name,
+        name if name.starts_with("kube-") || name == "cloud-controller-manager" => name,
         _ => "corten",
     };
     format!("{program}/{}", crate::version::VERSION)
@@ -160,6 +160,7 @@ fn config(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<corten_apis
         disabled_admission_plugins: access.disable_admission_plugins.clone(),
         audit: Some(super::audit::config(&cluster.audit, &cluster.node.directories)?),
         proxy_client: Some(front_proxy),
+        object_metrics: Some(super::state_metrics::page(tasks)),
         site: (!access.disable_console).then(|| Arc::new(Console::new(access)) as Arc<dyn Site>),
         adviser: (!cluster.node.edge.disable_edge).then(|| Arc::new(IngressAdviser) as Arc<dyn Adviser>),
         storage_media_type: cluster.store.media_type(),

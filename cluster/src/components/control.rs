@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::apiserver::ApiServer;
+use super::cloud;
 use super::edge;
 use super::endpoint::{self, Endpoint, EndpointTls};
 use crate::config::Cluster;
@@ -42,6 +43,7 @@ pub fn start(
         load_balancer: cluster.load_balancer.clone(),
         address_pools: cluster.load_balancer.is_some(),
         local_volumes: true,
+        snapshots: true,
         metrics: metrics.clone(),
         ..corten_controllers::Config::default()
     };
@@ -54,6 +56,14 @@ pub fn start(
     let shown = Shown { name: MANAGER, port: MANAGER_PORT, client: manager, metrics: page };
     show(cluster, authorities, shown, tasks)?;
     edge::start_control(cluster, api, tasks);
+    if let Some(cloud) = &cluster.cloud {
+        let metrics = Metrics::default();
+        let client = api.client(cloud::USER, &[]).with_metrics(&metrics, IN_PROCESS);
+        let page = endpoint::page(metrics);
+        let shown = Shown { name: cloud::NAME, port: cloud::PORT, client: client.clone(), metrics: page };
+        show(cluster, authorities, shown, tasks)?;
+        tasks.spawn(cloud::NAME, cloud::run(cluster.clone(), cloud.clone(), client, tasks.shutdown()));
+    }
     if let Some(config) = &cluster.scheduler {
         let scheduler = api.client("system:kube-scheduler", &[]);
         let counted = config.metrics.clone();

@@ -2,7 +2,7 @@
 //!
 //! The proxy takes connections from anywhere, so it runs as a user without rights. It reads its credentials through a
 //! directory that it inherits open: the directories above it are root's alone. It serves on while the API server is away,
-//! and is started again when it fails.
+//! and is started again when it fails. It runs only while the cluster has a Gateway or an Ingress.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
@@ -18,6 +18,7 @@ use corten_apiserver::Adviser;
 use corten_client::Client;
 use corten_controllers::NodeComponent;
 use corten_gateway::data::{Applied, DataHalf};
+use corten_gateway::demand::Demand;
 use corten_gateway::{annotations, control, data, resolve};
 use corten_meta::Value;
 use corten_routing::{BackendKey, Configuration, Endpoints};
@@ -46,6 +47,9 @@ const RECOVERED: Duration = Duration::from_secs(60);
 /// The interval at which renewed credentials are given to the proxy.
 const RENEWAL_CHECK: Duration = Duration::from_secs(5);
 
+/// The time for which the proxy stays after the last Gateway and Ingress was deleted.
+const IDLE_TIME: Duration = Duration::from_secs(60);
+
 /// Starts the controller of Gateways and Ingresses in the server's process.
 pub fn start_control(cluster: &Cluster, api: &ApiServer, tasks: &mut Tasks) {
     let options = &cluster.node.edge;
@@ -59,9 +63,20 @@ pub fn start_control(cluster: &Cluster, api: &ApiServer, tasks: &mut Tasks) {
         leader_elect: cluster.several_servers,
         ports: options.edge_port_range.unwrap_or_default(),
     };
-    let shutdown = tasks.shutdown();
+    let orders = corten_acme::Config { identity: config.identity.clone(), leader_elect: config.leader_elect };
+    spawn_control(config, orders, client, tasks);
+}
+
+/// Starts the controller, and the orders of certificates.
+fn spawn_control(config: control::Config, orders: corten_acme::Config, client: Client, tasks: &mut Tasks) {
+    let ordering = corten_acme::run(orders, client.clone(), tasks.shutdown());
+    tasks.spawn("acme", async move {
+        ordering.await;
+        Ok::<(), anyhow::Error>(())
+    });
+    let controlling = control::run(config, client, tasks.shutdown());
     tasks.spawn("gateway controller", async move {
-        control::run(config, client, shutdown).await;
+        controlling.await;
         Ok::<(), anyhow::Error>(())
     });
 }
@@ -79,27 +94,27 @@ impl Adviser for IngressAdviser {
     }
 }
 
-/// Starts the proxy of a node. It connects to the API server as the node's other components do: through the balancer if
-/// the node has one.
-pub fn start(node: &Node, servers: Option<&ApiServers>, tasks: &mut Tasks) -> Result<()> {
+/// Starts the proxy of a node whenever it is needed. It connects to the API server as the node's other components do:
+/// through the balancer if the node has one.
+pub fn start(node: &Node, client: Client, servers: Option<ApiServers>, tasks: &mut Tasks) {
     if !node.edge.disable_edge {
-        tasks.spawn("edge", supervise(node.clone(), servers.cloned(), tasks.shutdown()));
+        tasks.spawn("edge", supervise(node.clone(), client, servers, tasks.shutdown()));
     }
-    Ok(())
 }
 
-/// Keeps the proxy running until the shutdown.
-async fn supervise(node: Node, servers: Option<ApiServers>, shutdown: CancellationToken) -> Result<()> {
+/// Keeps the proxy running while it is needed, until the shutdown.
+async fn supervise(node: Node, client: Client, servers: Option<ApiServers>, shutdown: CancellationToken) -> Result<()> {
+    let demand = Demand::open(node.name.clone(), client, shutdown.clone());
     let credentials = Credentials {
         source: node.directories.kubeconfig(NodeComponent::Edge.name()),
         directory: node.directories.run.join("edge"),
         servers,
     };
     let mut pause = FIRST_PAUSE;
-    while !shutdown.is_cancelled() {
+    while shutdown.run_until_cancelled(demand.begun()).await.is_some() {
         let started = Instant::now();
-        match run_once(&node, &credentials, &shutdown).await {
-            Ok(()) => return Ok(()),
+        match run_once(&node, &credentials, &demand, &shutdown).await {
+            Ok(()) => continue,
             Err(error) => tracing::warn!("the proxy of Gateways ended: {error:#}"),
         }
         if started.elapsed() > RECOVERED {
@@ -114,17 +129,20 @@ async fn supervise(node: Node, servers: Option<ApiServers>, shutdown: Cancellati
     Ok(())
 }
 
-/// Runs the proxy until it fails, or until the shutdown.
-async fn run_once(node: &Node, credentials: &Credentials, shutdown: &CancellationToken) -> Result<()> {
+/// Runs the proxy until it fails, until it is no longer needed, or until the shutdown.
+async fn run_once(node: &Node, credentials: &Credentials, demand: &Demand, shutdown: &CancellationToken) -> Result<()> {
     credentials.renew()?;
     let mut proxy = Companion::start(command(node, credentials)?).await.context("it cannot be started")?;
+    let mut unneeded = std::pin::pin!(demand.ended(IDLE_TIME));
     loop {
         tokio::select! {
             ended = proxy.ended() => anyhow::bail!("{}", ended?),
             () = tokio::time::sleep(RENEWAL_CHECK) => credentials.renew()?,
-            () = shutdown.cancelled() => return proxy.stop().await.context("it cannot be stopped"),
+            () = &mut unneeded => break,
+            () = shutdown.cancelled() => break,
         }
     }
+    proxy.stop().await.context("it cannot be stopped")
 }
 
 fn command(node: &Node, credentials: &Credentials) -> Result<Command> {
@@ -236,12 +254,8 @@ pub async fn alone(flags: Edge, shutdown: CancellationToken) -> Result<()> {
             leader_elect: true,
             ports: flags.edge_port_range.unwrap_or_default(),
         };
-        let client = client.clone();
-        let shutdown = tasks.shutdown();
-        tasks.spawn("gateway controller", async move {
-            control::run(config, client, shutdown).await;
-            Ok::<(), anyhow::Error>(())
-        });
+        let orders = corten_acme::Config { identity: config.identity.clone(), leader_elect: true };
+        spawn_control(config, orders, client.clone(), &mut tasks);
     }
     let proxy = Arc::new(Proxy(corten_edge::Edge::new(corten_edge::Options::default())));
     let serving = proxy.clone();

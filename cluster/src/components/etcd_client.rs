@@ -28,7 +28,9 @@ pub async fn open(
     endpoints: Option<watch::Receiver<Vec<String>>>,
     tasks: &mut Tasks,
 ) -> Result<Option<Stores>> {
-    let Some(config) = options.etcd()? else { return Ok(None) };
+    let Some(mut config) = options.etcd()? else { return Ok(None) };
+    // The own member is the first.
+    config.prefers_first = endpoints.is_some();
     let main = Etcd::open(config).await?;
     ensure!(
         !transfer::is_unfinished(&*main).await?,

@@ -126,6 +126,7 @@ impl Further {
             .args(["--port", &self.cluster.bind.port().to_string()])
             .args(["--proxy-mode", self.cluster.proxy_mode.name()])
             .args(node.kubelet.arguments())
+            .args(self.cluster.cloud.iter().flat_map(|cloud| cloud.options.arguments()))
             .args(self.cluster.access.arguments())
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)

@@ -11,6 +11,7 @@ mod apply;
 pub mod audit;
 mod authorization;
 pub mod backups;
+pub mod cloud;
 mod companion;
 mod console;
 pub mod control;
@@ -25,6 +26,7 @@ mod further_servers;
 mod groups;
 mod joining;
 pub mod load_balancing;
+mod member_certificates;
 mod members;
 pub mod network;
 pub mod node;
@@ -36,6 +38,9 @@ mod server_certificates;
 mod server_nodes;
 mod service_accounts;
 mod serving_certificate;
+mod shared_keys;
+mod snapshots;
+mod state_metrics;
 mod store_health;
 pub mod trusted_authority;
 
@@ -82,7 +87,7 @@ async fn serve(
     shutdown: CancellationToken,
 ) -> Result<()> {
     let started = corten_meta::time::now();
-    let authorities = live::follow(&cluster.node.directories.pki(), cluster.leaf_lifetime, ground)?;
+    let mut authorities = live::follow(&cluster.node.directories.pki(), cluster.leaf_lifetime, ground)?;
     further_nodes::ensure_address(&cluster).await?;
     if let Some(membership) = &membership {
         further_servers::start_joined(&cluster, membership, ground).await?;
@@ -90,9 +95,14 @@ async fn serve(
     let members = match &membership {
         None => None,
         Some(membership) => tokio::select! {
-            started = members::start(&mut cluster, membership, ground) => Some(started?),
+            started = members::start(&mut cluster, membership, &authorities, ground) => Some(started?),
             () = shutdown.cancelled() => return Ok(()),
         },
+    };
+
+    let shared = match &members {
+        None => None,
+        Some(started) => Some(shared_keys::start(&cluster.node.directories, started, &mut authorities).await?),
     };
 
     // The API server ends last: its clients still write at their end.
@@ -140,6 +150,9 @@ async fn serve(
         clients.spawn("server nodes", server_nodes::run(caches.clone(), members, shutdown.clone()));
     }
 
+    if let Some(shared) = shared {
+        clients.spawn("shared keys", shared_keys::run(shared, shutdown.clone()));
+    }
     backups::start(&cluster, &admin, backed_up, &mut clients)?;
     let node = cluster.node.name.clone();
     clients.spawn("store health", store_health::run(disk, admin.clone(), node, shutdown.clone()));

@@ -77,6 +77,7 @@ pub struct Identities {
     pub network: Client,
     /// The node's way to all API servers, for the proxy of Gateways, which is a process of its own.
     pub servers: Option<ApiServers>,
+    pub edge: Client,
 }
 
 impl Identities {
@@ -100,6 +101,7 @@ impl Identities {
             dns: own(NodeComponent::Dns),
             network: own(NodeComponent::Network),
             servers: None,
+            edge: own(NodeComponent::Edge),
         })
     }
 
@@ -118,6 +120,7 @@ impl Identities {
             dns: own(NodeComponent::Dns)?,
             network: own(NodeComponent::Network)?,
             servers: joined.servers.clone(),
+            edge: own(NodeComponent::Edge)?,
             kubelet,
         })
     }
@@ -175,7 +178,7 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
         proxy.cgroup = Some(pods_cgroup(&node.directories)?);
     }
     tasks.spawn("proxy", corten_proxy::run(proxy, identities.proxy, shutdown.clone()));
-    edge::start(&node, identities.servers.as_ref(), tasks)?;
+    edge::start(&node, identities.edge, identities.servers, tasks);
     let clients =
         NetworkClients { network: identities.network, dns: identities.dns, kubelet: identities.kubelet.client };
     tasks.spawn("network", network_and_dns(node, network, clients, resolver, shutdown));

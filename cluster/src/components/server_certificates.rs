@@ -10,6 +10,7 @@ use corten_client::Client;
 use corten_controllers::NodeComponent;
 use tokio_util::sync::CancellationToken;
 
+use super::cloud;
 use super::serving_certificate::Certificates;
 use super::{further_nodes, joining};
 use crate::config::Cluster;
@@ -131,6 +132,7 @@ pub fn write_kubeconfigs(cluster: &Cluster, pki: &Pki) -> Result<()> {
     };
     write("controller-manager", "system:kube-controller-manager", &[])?;
     write("scheduler", "system:kube-scheduler", &[])?;
+    write(cloud::NAME, cloud::USER, &[])?;
     for component in NodeComponent::ALL {
         write(component.name(), &component.user(&cluster.node.name), &[&component.group()])?;
     }

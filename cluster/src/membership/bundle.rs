@@ -9,15 +9,16 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use base64::{Engine, engine::general_purpose::STANDARD};
-use ring::rand::{SecureRandom, SystemRandom};
-use ring::{aead, hkdf};
 use serde::{Deserialize, Serialize};
 
+use super::sealing::Sealing;
+use super::shared::SEALING_KEY;
 use super::token::ServerToken;
+use crate::pki::rotation::shared_names;
 use crate::pki::write_private;
 use crate::settings::Settings;
 
-/// The files of the cluster's identity, in the directory of certificates.
+/// The files of the cluster's identity, in the directory of certificates, which every cluster has.
 const FILES: [&str; 10] = [
     "ca.crt",
     "ca.key",
@@ -56,12 +57,17 @@ impl Bundle {
             let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
             Ok((name.to_owned(), text))
         };
-        FILES.into_iter().map(read).collect()
+        let mut files: BTreeMap<String, String> = FILES.into_iter().map(read).collect::<Result<_>>()?;
+        for name in further_names().iter().filter(|name| pki.join(name).exists()) {
+            let (name, text) = read(name)?;
+            files.insert(name, text);
+        }
+        Ok(files)
     }
 
     /// Refuses a machine that has the files of another cluster.
     pub fn refuse_other(&self, pki: &Path) -> Result<()> {
-        for (name, text) in &self.files {
+        for (name, text) in self.files.iter().filter(|(name, _)| FILES.contains(&name.as_str())) {
             let path = pki.join(name);
             match std::fs::read_to_string(&path) {
                 Ok(own) if own != *text => bail!(
@@ -90,45 +96,37 @@ impl Bundle {
 
     /// Seals the bundle for the holder of a token.
     pub fn seal(&self, token: &ServerToken) -> Result<String> {
-        let mut nonce = [0; aead::NONCE_LEN];
-        SystemRandom::new().fill(&mut nonce).map_err(|_| anyhow::anyhow!("the system gives no random numbers"))?;
-        let mut text = serde_json::to_vec(self)?;
-        let sealed = key(token)?.seal_in_place_append_tag(
-            aead::Nonce::assume_unique_for_key(nonce),
-            aead::Aad::from(token.id().as_bytes()),
-            &mut text,
-        );
-        sealed.map_err(|_| anyhow::anyhow!("the cluster's keys cannot be sealed"))?;
-        Ok(STANDARD.encode([&nonce[..], &text].concat()))
+        let sealed = sealing(token)?.seal(token.id(), &serde_json::to_vec(self)?);
+        Ok(STANDARD.encode(sealed.context("the cluster's keys cannot be sealed")?))
     }
 
     /// Opens what was sealed for the holder of a token.
     pub fn open(sealed: &str, token: &ServerToken) -> Result<Bundle> {
         ensure!(sealed.len() <= MOST, "the sealed keys are too large");
-        let mut bytes = STANDARD.decode(sealed.trim()).context("the sealed keys are damaged")?;
-        ensure!(bytes.len() > aead::NONCE_LEN, "the sealed keys are damaged");
-        let mut text = bytes.split_off(aead::NONCE_LEN);
-        let nonce = aead::Nonce::try_assume_unique_for_key(&bytes);
-        let nonce = nonce.map_err(|_| anyhow::anyhow!("the sealed keys are damaged"))?;
-        let opened = key(token)?.open_in_place(nonce, aead::Aad::from(token.id().as_bytes()), &mut text);
-        let opened = opened.map_err(|_| {
-            anyhow::anyhow!("the last part of the token {} does not open the cluster's keys: it is wrong", token.id())
+        let bytes = STANDARD.decode(sealed.trim()).context("the sealed keys are damaged")?;
+        let opened = sealing(token)?.open(token.id(), bytes).with_context(|| {
+            format!("the last part of the token {} does not open the cluster's keys: it is wrong", token.id())
         })?;
-        let bundle: Bundle = serde_json::from_slice(opened).context("the sealed keys are damaged")?;
+        let bundle: Bundle = serde_json::from_slice(&opened).context("the sealed keys are damaged")?;
+        let further = further_names();
         for name in bundle.files.keys() {
-            ensure!(FILES.contains(&name.as_str()), "the sealed keys hold a file {name:?} that no cluster has");
+            let is_known = FILES.contains(&name.as_str()) || further.contains(name);
+            ensure!(is_known, "the sealed keys hold a file {name:?} that no cluster has");
         }
         Ok(bundle)
     }
 }
 
-/// Derives the key that seals from the token's last part.
-fn key(token: &ServerToken) -> Result<aead::LessSafeKey> {
-    let secret = hkdf::Salt::new(hkdf::HKDF_SHA256, SALT).extract(token.key().as_bytes());
-    let info = [token.id().as_bytes()];
-    let derived = secret.expand(&info, &aead::AES_256_GCM);
-    let derived = derived.map_err(|_| anyhow::anyhow!("no key can be derived from the token"))?;
-    Ok(aead::LessSafeKey::new(aead::UnboundKey::from(derived)))
+/// Returns the names of files that a cluster may have beside [`FILES`]: those of a rotation, and the key of shared values.
+fn further_names() -> Vec<String> {
+    let mut names: Vec<String> = shared_names().into_iter().filter(|name| !FILES.contains(&name.as_str())).collect();
+    names.push(SEALING_KEY.to_owned());
+    names
+}
+
+/// Returns the seal that only the token's last part opens.
+fn sealing(token: &ServerToken) -> Result<Sealing> {
+    Sealing::new(SALT, token.key().as_bytes(), token.id())
 }
 
 #[cfg(test)]

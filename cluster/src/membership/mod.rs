@@ -9,6 +9,8 @@ pub mod bundle;
 pub mod member;
 pub mod migration;
 pub mod sealed;
+mod sealing;
+pub mod shared;
 pub mod token;
 
 use std::path::{Path, PathBuf};
@@ -22,9 +24,11 @@ use crate::cli;
 use crate::config::node_name;
 use crate::directories::Directories;
 use crate::join::discovery;
+use crate::pki::rotation::certificates;
 use crate::pki::{Authority, write_private};
 use crate::preflight;
 use crate::settings::Settings;
+use bundle::Bundle;
 use migration::Migration;
 use token::ServerToken;
 
@@ -120,10 +124,11 @@ async fn join(server: &str, flags: &cli::Server, directories: &Directories) -> R
         ..HttpsConfig::default()
     })?;
     let bundle = sealed::fetch(&client, &token).await?;
-    ensure!(bundle.file("ca.crt")? == cluster.authority, "the sealed keys are of another cluster than {server}");
+    refuse_rotated(&bundle, &cluster.authority, server)?;
     bundle.refuse_other(&directories.pki())?;
     adopt(&mut flags.clone(), &bundle.settings)?;
-    let authority = Authority::parse(bundle.file("etcd-ca.crt")?, bundle.file("etcd-ca.key")?)?;
+    let cross = bundle.files.get("etcd-ca-cross.crt").map(String::as_str).unwrap_or_default();
+    let authority = Authority::parse(bundle.file("etcd-ca.crt")?, bundle.file("etcd-ca.key")?, cross)?;
     let endpoints = endpoints(&cluster.server, &bundle.endpoints);
     let members = Members::new(endpoints.clone(), &member::credentials(&authority)?)?;
     let name = node_name(flags.node_name.as_deref())?;
@@ -139,6 +144,19 @@ async fn join(server: &str, flags: &cli::Server, directories: &Directories) -> R
     joined.write(directories)?;
     tracing::info!(server = cluster.server, "the cluster's keys are here");
     Ok(joined)
+}
+
+/// Refuses keys that the cluster no longer trusts. Those from before a rotation that is under way are good: the server
+/// gets the new ones from the others.
+fn refuse_rotated(bundle: &Bundle, published: &str, server: &str) -> Result<()> {
+    let own = certificates(bundle.file("ca.crt")?);
+    let trusted = certificates(published);
+    ensure!(
+        own.first().is_some_and(|own| trusted.contains(own)),
+        "the sealed keys are not those of {server}: the token is of another cluster, or of a time before its authorities \
+         were rotated; `corten token create --server` makes another one"
+    );
+    Ok(())
 }
 
 /// Returns the etcd members to ask: the one beside the API server that answered first, if it is known by address.

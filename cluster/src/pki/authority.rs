@@ -47,13 +47,13 @@ impl Authority {
         Ok(Authority { certificate, cross, issuer, leaf_lifetime: LEAF_LIFETIME })
     }
 
-    /// Reads an authority that is not on the disk yet.
-    pub fn parse(certificate: &str, key: &str) -> Result<Authority> {
+    /// Reads an authority that is not on the disk yet; `cross` is empty outside of a rotation.
+    pub fn parse(certificate: &str, key: &str, cross: &str) -> Result<Authority> {
         let key = KeyPair::from_pem(key).context("the key of an authority is damaged")?;
         let issuer =
             Issuer::from_ca_cert_pem(certificate, key).context("the certificate of an authority is damaged")?;
         let certificate = certificate.to_owned();
-        Ok(Authority { certificate, cross: String::new(), issuer, leaf_lifetime: LEAF_LIFETIME })
+        Ok(Authority { certificate, cross: cross.to_owned(), issuer, leaf_lifetime: LEAF_LIFETIME })
     }
 
     /// Sets the lifetime of leaf certificates.

@@ -10,6 +10,7 @@
 //!
 //! Must never: remove an authority's key before its successor's files are complete.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -18,11 +19,18 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use super::authority::{Authority, cross_path};
+use super::{ENCRYPTION_KEYS, SERVICE_ACCOUNT_KEYS};
 use crate::private;
 
 /// The authorities that rotate: their files, and the names of their certificates.
-pub const AUTHORITIES: [(&str, &str); 3] =
-    [("ca", "kubernetes"), ("kubelet-ca", "kubelet-ca"), ("front-proxy-ca", "front-proxy-ca")];
+pub const AUTHORITIES: [(&str, &str); 4] =
+    [("ca", "kubernetes"), ("kubelet-ca", "kubelet-ca"), ("front-proxy-ca", "front-proxy-ca"), ("etcd-ca", "etcd-ca")];
+/// The file with the number of changes that the files had, where several servers share them.
+const GENERATION: &str = "generation";
+/// All files of a change that another server made, written before the first of them is replaced.
+const REPLACEMENT: &str = "replacement.json";
+/// The file of the rotation that is under way.
+const ROTATION: &str = "rotation.json";
 
 /// How far a rotation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,7 +111,7 @@ impl Files {
     }
 
     fn enter(&mut self, rotation: &Rotation) -> Result<()> {
-        self.write("rotation.json", &serde_json::to_string(rotation)?)
+        self.write(ROTATION, &serde_json::to_string(rotation)?)
     }
 
     /// Begins a rotation, or goes on with one that was interrupted.
@@ -114,7 +122,7 @@ impl Files {
         }
         // The rest of an attempt that was killed before its decision.
         self.remove_next()?;
-        for (file, name) in AUTHORITIES {
+        for (file, name) in self.authorities() {
             let next = Authority::open(&self.dir, file, name)?.successor(name, now)?;
             self.write(&format!("next/{file}.key"), &next.key)?;
             self.write(&format!("next/{file}.crt"), &next.certificate)?;
@@ -132,26 +140,62 @@ impl Files {
         self.recover()
     }
 
+    /// Returns the authorities of this cluster: without etcd members there is none for them.
+    fn authorities(&self) -> Vec<(&'static str, &'static str)> {
+        let exists = |(file, _): &(&str, &str)| self.dir.join(format!("{file}.key")).exists();
+        AUTHORITIES.into_iter().filter(exists).collect()
+    }
+
+    /// Reads the files that several servers share.
+    pub fn shared(&self) -> Result<BTreeMap<String, String>> {
+        let existing = shared_names().into_iter().filter(|name| self.dir.join(name).exists());
+        existing.map(|name| Ok((name.clone(), self.read(&name)?))).collect()
+    }
+
+    /// Replaces all files that several servers share by those of another server.
+    pub fn replace(&mut self, files: &BTreeMap<String, String>) -> Result<()> {
+        self.recover()?;
+        self.write(REPLACEMENT, &serde_json::to_string(files)?)?;
+        self.recover()
+    }
+
+    /// Completes a replacement that was begun.
+    fn recover_replacement(&mut self) -> Result<()> {
+        if !self.dir.join(REPLACEMENT).exists() {
+            return Ok(());
+        }
+        let files: BTreeMap<String, String> = serde_json::from_str(&self.read(REPLACEMENT)?)
+            .with_context(|| format!("{} is damaged", self.dir.join(REPLACEMENT).display()))?;
+        for name in shared_names() {
+            match files.get(&name) {
+                Some(content) => self.write(&name, content)?,
+                None => self.remove(&name)?,
+            }
+        }
+        self.remove(REPLACEMENT)
+    }
+
     /// Completes the step that a killed process had begun.
     pub fn recover(&mut self) -> Result<()> {
+        self.recover_replacement()?;
         let Some(rotation) = self.rotation()? else { return Ok(()) };
         match rotation.phase {
             Phase::Overlap => self.remove_next(),
             Phase::Switching => {
-                for (file, _) in AUTHORITIES {
+                for (file, _) in self.authorities() {
                     self.switch(file)?;
                 }
                 self.enter(&Rotation { phase: Phase::Overlap, ..rotation })?;
                 self.remove_next()
             }
             Phase::Finishing => {
-                for (file, _) in AUTHORITIES {
+                for (file, _) in self.authorities() {
                     let bundle = self.read(&format!("{file}.crt"))?;
                     let own = certificates(&bundle).into_iter().next().context("an authority's file is empty")?;
                     self.write(&format!("{file}.crt"), &own)?;
                     self.remove(&format!("{file}-cross.crt"))?;
                 }
-                self.remove("rotation.json")
+                self.remove(ROTATION)
             }
         }
     }
@@ -175,9 +219,29 @@ impl Files {
     }
 }
 
+/// Returns the names of the files that several servers share.
+pub fn shared_names() -> Vec<String> {
+    let of_authority = |(file, _): (&str, &str)| {
+        [format!("{file}.crt"), format!("{file}.key"), cross_path(Path::new(""), file).to_string_lossy().into_owned()]
+    };
+    let mut names: Vec<String> = AUTHORITIES.into_iter().flat_map(of_authority).collect();
+    names.extend([SERVICE_ACCOUNT_KEYS, ENCRYPTION_KEYS, ROTATION, GENERATION].map(str::to_owned));
+    names
+}
+
+/// Returns the number of changes that shared files had; none before the first.
+pub fn generation(files: &BTreeMap<String, String>) -> u64 {
+    files.get(GENERATION).and_then(|text| text.trim().parse().ok()).unwrap_or_default()
+}
+
+/// Sets the number of changes that shared files had.
+pub fn set_generation(files: &mut BTreeMap<String, String>, generation: u64) {
+    files.insert(GENERATION.to_owned(), generation.to_string());
+}
+
 /// Returns the rotation that is under way in a directory.
 pub fn read(dir: &Path) -> Result<Option<Rotation>> {
-    let path = dir.join("rotation.json");
+    let path = dir.join(ROTATION);
     match std::fs::read(&path) {
         Ok(bytes) => {
             Ok(Some(serde_json::from_slice(&bytes).with_context(|| format!("{} is damaged", path.display()))?))
@@ -296,6 +360,34 @@ mod tests {
                 }
                 assert_eq!(certificates(&files.read("front-proxy-ca.crt").unwrap()).len(), 1);
                 assert!(!dir.join("ca-cross.crt").exists());
+            },
+        );
+    }
+
+    #[test]
+    fn files_of_another_server_replace_the_own_ones_whole_or_not_at_all() {
+        let other = tempfile::tempdir().unwrap();
+        Authority::open(other.path(), "etcd-ca", "etcd-ca").unwrap();
+        let first = Pki::open(other.path()).unwrap();
+        let before = Files::lock(other.path()).unwrap().shared().unwrap();
+        Files::lock(other.path()).unwrap().rotate(Timestamp::now()).unwrap();
+        let rotated = Pki::open(other.path()).unwrap();
+        let mut after = Files::lock(other.path()).unwrap().shared().unwrap();
+        assert!(after.contains_key("etcd-ca-cross.crt") && after.contains_key(ROTATION));
+        set_generation(&mut after, 7);
+        assert_eq!((generation(&before), generation(&after)), (0, 7));
+        killed_at_each_write(
+            |dir| Files::lock(dir).unwrap().replace(&before).unwrap(),
+            |files| files.replace(&after),
+            |dir| {
+                let digest = Pki::open(dir).unwrap().digest;
+                let own = Files::lock(dir).unwrap().shared().unwrap();
+                let expected = if generation(&own) == 7 { &rotated.digest } else { &first.digest };
+                assert_eq!(&digest, expected);
+                assert!(!dir.join(REPLACEMENT).exists());
+                // The end of the rotation removes files as well.
+                Files::lock(dir).unwrap().replace(&before).unwrap();
+                assert_eq!(Files::lock(dir).unwrap().shared().unwrap(), before);
             },
         );
     }

@@ -22,6 +22,7 @@ const PAGES: [&str; 13] = [
     "configuration",
     "networking",
     "storage",
+    "clouds",
     "security",
     "operations",
     "monitoring",

@@ -68,13 +68,18 @@ pub fn join(on: &Cluster, from: &Cluster, name: &str, etcd: &str, own: &[&str]) 
     on.start(&flags);
 }
 
-/// Sends a signal to the etcd of a machine.
-pub fn signal_etcd(on: &Cluster, signal: &str) {
+/// Returns the process id of a machine's etcd, as the machine sees it.
+pub fn etcd_pid(on: &Cluster) -> String {
     let processes = on.machine.processes();
     let etcd = processes.iter().find(|line| line.contains("--listen-peer-urls")).expect("an etcd runs");
-    let pid = etcd.split_whitespace().next().unwrap();
-    let sent = on.machine.command(&tools::busybox()).args(["kill", signal, pid]).status();
-    assert!(sent.unwrap().success(), "kill {signal} {etcd}");
+    etcd.split_whitespace().next().unwrap().to_owned()
+}
+
+/// Sends a signal to the etcd of a machine.
+pub fn signal_etcd(on: &Cluster, signal: &str) {
+    let pid = etcd_pid(on);
+    let sent = on.machine.command(&tools::busybox()).args(["kill", signal, &pid]).status();
+    assert!(sent.unwrap().success(), "kill {signal} {pid}");
 }
 
 /// Waits until a file of servers has these.

@@ -8,6 +8,7 @@
 mod faults;
 mod machines;
 mod recover;
+mod rotation;
 
 use std::fs::File;
 use std::time::Duration;
@@ -239,6 +240,20 @@ fn every_promise_is_kept_under_faults() {
     };
     let seed = number("FAULTS_SEED").unwrap_or(1);
     faults::run(&world, &Run { seed, rate: number("FAULTS_RATE").unwrap_or(150), length });
+}
+
+#[test]
+fn servers_that_join_and_leave_keep_every_promise() {
+    let Some(etcd) = etcd() else { return };
+    // A short run has one machine more than servers, a long one as many as a cluster may sensibly have.
+    let minutes = number("CHURN_MINUTES");
+    let world = World::with(&etcd, &[], if minutes.is_some() { 7 } else { 4 });
+    let length = match minutes {
+        Some(minutes) => Length::Time(Duration::from_secs(minutes * 60)),
+        None => Length::Faults(2),
+    };
+    let seed = number("FAULTS_SEED").unwrap_or(1);
+    faults::churn(&world, &Run { seed, rate: number("FAULTS_RATE").unwrap_or(100), length });
 }
 
 #[test]

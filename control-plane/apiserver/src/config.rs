@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::site::Site;
+use crate::site::{ObjectMetrics, Site};
 use crate::warnings::Adviser;
 
 /// The settings of the API server.
@@ -81,6 +81,8 @@ pub struct Config {
     pub site: Option<Arc<dyn Site>>,
     /// A component that warns the authors of objects.
     pub adviser: Option<Arc<dyn Adviser>>,
+    /// The metrics of the state of objects, `/metrics/state`.
+    pub object_metrics: Option<Arc<dyn ObjectMetrics>>,
     /// The gitVersion of `/version`.
     pub git_version: String,
     /// The gitCommit of `/version`.
@@ -266,6 +268,7 @@ impl Default for Config {
             max_mutating_requests_inflight: 200,
             site: None,
             adviser: None,
+            object_metrics: None,
             git_version: "v1.36.4+corten".to_owned(),
             git_commit: "0000000000000000000000000000000000000000".to_owned(),
         }

@@ -85,7 +85,7 @@ pub use metrics::{FAMILIES as METRICS, process_metrics, process_started};
 pub use registry::{StoreOverride, Stores};
 pub use serve::{Certificates, tls_config};
 pub use server::Server;
-pub use site::Site;
+pub use site::{ListObjects, ObjectMetrics, Site};
 pub use stored_reader::StoredReader;
 pub use user::{Identity, Peer, User};
 pub use warnings::Adviser;

@@ -1,6 +1,9 @@
-//! Pages that the server shows beside the API, such as a console. They are static: all that they do, they do by the API.
+//! Pages that the server shows beside the API: a console, which is static and does all by the API, and metrics of objects.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
+use corten_meta::Object;
 use http::{HeaderMap, Method, Response};
 
 /// Static pages below one path. Every client may read them.
@@ -16,4 +19,13 @@ pub trait Site: std::fmt::Debug + Send + Sync {
 pub fn has(site: &dyn Site, path: &str) -> bool {
     let prefix = site.prefix();
     path.starts_with(prefix) || path == prefix.trim_end_matches('/')
+}
+
+/// Lists the objects of a group, version and plural name.
+pub type ListObjects<'a> = &'a dyn Fn(&str, &str, &str) -> Vec<Arc<Object>>;
+
+/// Metrics that are made of objects, on request.
+pub trait ObjectMetrics: std::fmt::Debug + Send + Sync {
+    /// Returns the metrics in the Prometheus text format.
+    fn page(&self, list: ListObjects<'_>) -> String;
 }

@@ -60,6 +60,9 @@ async fn ensure(balancers: &dyn Balancers, api: &dyn Api, wanted: &Balancer, ser
             return Err(error.into());
         }
     };
+    for warning in &status.warnings {
+        event(true, "LoadBalancerAnnotation", warning.clone());
+    }
     if let Some(Action::Patch { kind, key, patch, is_status }) = service::status_patch(service, &status) {
         api.patch(kind, &key, &patch, is_status).await.map_err(Failure::Api)?;
         event(false, "EnsuredLoadBalancer", "Ensured load balancer".to_owned());

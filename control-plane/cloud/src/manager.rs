@@ -26,32 +26,68 @@ const ADDRESS_INTERVAL: Duration = Duration::from_secs(300);
 const LIFECYCLE_INTERVAL: Duration = Duration::from_secs(5);
 /// The interval at which the routes are compared with the cloud's.
 const ROUTE_INTERVAL: Duration = Duration::from_secs(60);
+/// The interval at which load balancers are compared with their Services.
+const SERVICE_INTERVAL: Duration = Duration::from_secs(600);
 /// The wait after an answer that asks for fewer requests without a time.
 const THROTTLED: Duration = Duration::from_secs(30);
+
+/// The names of the controllers, as upstream's manager has them.
+pub const CONTROLLERS: [&str; 4] = [NODE, NODE_LIFECYCLE, ROUTE, SERVICE];
+const NODE: &str = "cloud-node-controller";
+const NODE_LIFECYCLE: &str = "cloud-node-lifecycle-controller";
+const ROUTE: &str = "node-route-controller";
+const SERVICE: &str = "service-lb-controller";
+
+/// The times of the leader election.
+#[derive(Clone, Copy, Debug)]
+pub struct Election {
+    pub lease_duration: Duration,
+    pub renew_deadline: Duration,
+    pub retry_period: Duration,
+}
+
+/// The Lease was lost to another process.
+#[derive(Debug, thiserror::Error)]
+#[error("the Lease kube-system/cloud-controller-manager was lost")]
+pub struct LostLease;
 
 /// The settings of the manager.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The identity of this process in the leader election.
     pub identity: String,
-    /// Whether the process takes part in leader election first.
-    pub leader_elect: bool,
+    /// The leader election that the process takes part in first; none if it leads at once.
+    pub election: Option<Election>,
+    /// The names of the controllers to run, of [`CONTROLLERS`].
+    pub controllers: Vec<&'static str>,
     /// The pod CIDRs of the cluster: routes elsewhere are never deleted.
     pub cluster_cidrs: Vec<AddressRange>,
     /// Whether the cloud's network routes packets to pods.
     pub configure_routes: bool,
 }
 
-/// Runs the controllers until shutdown; false if the lease was lost to another process.
-pub async fn run(config: Config, provider: Arc<dyn Provider>, client: Client, shutdown: CancellationToken) -> bool {
-    if !config.leader_elect {
+/// Runs the controllers until shutdown.
+pub async fn run(
+    config: Config,
+    provider: Arc<dyn Provider>,
+    client: Client,
+    shutdown: CancellationToken,
+) -> Result<(), LostLease> {
+    let Some(election) = config.election else {
         lead(config, provider, client, shutdown).await;
-        return true;
-    }
-    let lease = LeaderConfig::new("kube-system", "cloud-controller-manager", &config.identity);
+        return Ok(());
+    };
+    let lease = LeaderConfig {
+        lease_duration: election.lease_duration,
+        renew_deadline: election.renew_deadline,
+        retry_period: election.retry_period,
+        ..LeaderConfig::new("kube-system", "cloud-controller-manager", &config.identity)
+    };
     let elector = LeaderElector::new(client.clone(), lease);
-    let outcome = elector.run(shutdown, |leading| lead(config, provider, client, leading)).await;
-    outcome != Outcome::Lost
+    match elector.run(shutdown, |leading| lead(config, provider, client, leading)).await {
+        Outcome::Lost => Err(LostLease),
+        Outcome::Stopped | Outcome::Finished => Ok(()),
+    }
 }
 
 /// One unit of work. A node has two: its addresses and its existence are asked for at different times.
@@ -156,6 +192,15 @@ impl Manager {
 
     /// Reconciles; returns the time until the next reconcile if nothing changes before.
     async fn reconcile(&self, task: &Task) -> Result<Option<Duration>, Failure> {
+        let controller = match task {
+            Task::Node(_) => NODE,
+            Task::Lifecycle(_) => NODE_LIFECYCLE,
+            Task::Service(_) => SERVICE,
+            Task::Routes => ROUTE,
+        };
+        if !self.config.controllers.contains(&controller) {
+            return Ok(None);
+        }
         match task {
             Task::Node(name) => self.node(name).await,
             Task::Lifecycle(name) => self.lifecycle(name).await,
@@ -193,7 +238,8 @@ impl Manager {
     async fn service(&self, key: &Key) -> Result<Option<Duration>, Failure> {
         let Some(object) = self.services.get(key) else { return Ok(None) };
         let actions = service::reconcile(&with_version(&object), &self.all_nodes(), self.provider.name());
-        execute(&*self.provider, &self.api, &actions).await.map(|()| None)
+        execute(&*self.provider, &self.api, &actions).await?;
+        Ok(service::wants_balancer(&object.value()).then_some(SERVICE_INTERVAL))
     }
 
     async fn routes(&self) -> Result<Option<Duration>, Failure> {

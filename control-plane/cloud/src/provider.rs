@@ -30,7 +30,7 @@ pub enum Error {
 
 /// A cloud.
 pub trait Provider: Send + Sync + 'static {
-    /// Returns the provider's name, the scheme of its provider IDs.
+    /// Returns the provider's name, with which the domain of its annotations begins.
     fn name(&self) -> &'static str;
 
     /// Returns the instance of a node; `None` if the cloud has none: existence, power state and metadata in one call.
@@ -119,6 +119,8 @@ pub struct Annotation {
 /// A port of a load balancer and the node port that serves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BalancerPort {
+    /// The port's name in the Service; may be empty.
+    pub name: String,
     pub protocol: String,
     pub port: u16,
     pub node_port: u16,
@@ -136,6 +138,8 @@ pub struct BalancerNode {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BalancerStatus {
     pub ingress: Vec<Ingress>,
+    /// Sentences about parts of the Service that have no effect; each becomes an event.
+    pub warnings: Vec<String>,
 }
 
 /// An address of a load balancer: an IP address or a name.

@@ -183,7 +183,8 @@ impl Provider for World {
 }
 
 fn status() -> BalancerStatus {
-    BalancerStatus { ingress: vec![Ingress::Ip { address: [198, 51, 100, 1].into(), is_proxy: false }] }
+    let ingress = vec![Ingress::Ip { address: [198, 51, 100, 1].into(), is_proxy: false }];
+    BalancerStatus { ingress, warnings: Vec::new() }
 }
 
 impl Balancers for World {

@@ -37,6 +37,7 @@ pub mod runtime;
 mod service_cidr;
 mod serviceaccount;
 mod serviceaccount_token;
+mod snapshots;
 mod statefulset;
 mod storage_protection;
 mod ttl_after_finished;
@@ -62,6 +63,7 @@ pub use local_volumes::PROVISIONER as LOCAL_PROVISIONER;
 pub use measured::Measured;
 pub use metrics::FAMILIES as METRICS;
 pub use runtime::Clients;
+pub use snapshots::ACCOUNT as SNAPSHOT_ACCOUNT;
 pub use volume_binding::{Recycler, Recyclers};
 
 use certificates::{CertificateController, Signers};
@@ -133,6 +135,8 @@ pub struct Config {
     /// Whether to provision volumes on the nodes' own disks for claims of StorageClasses with the provisioner
     /// `corten/local-path`.
     pub local_volumes: bool,
+    /// Whether to install the kinds of volume snapshots, and to bind snapshots for all storage drivers.
+    pub snapshots: bool,
     /// The pods that scrub volumes with the reclaim policy Recycle.
     pub recyclers: Recyclers,
     /// The enabled controllers: names, `*` for all, `-name` for all but that one.
@@ -162,6 +166,7 @@ impl Default for Config {
             load_balancer: None,
             address_pools: false,
             local_volumes: false,
+            snapshots: false,
             recyclers: Recyclers::default(),
             controllers: vec!["*".to_owned()],
             metrics: Metrics::default(),
@@ -230,7 +235,10 @@ async fn lead(
             )
         })
         .map(|one| one.run(queue("horizontalpodautoscaler"), shutdown.clone()));
+    let snapshots = (config.snapshots && enabled(registry::SNAPSHOTS))
+        .then(|| snapshots::run(&caches, clients, &config.metrics, shutdown.clone()));
     tokio::join!(
+        run_some(snapshots),
         runtime::run(controllers, &caches, clients, &config.metrics, shutdown.clone()),
         follow_all_kinds(config, &caches, clients, shutdown.clone()),
         run_some(certificates),

@@ -1,6 +1,6 @@
 //! The members' own API: who is a member, who leads, and how each does.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use corten_etcd::etcdserverpb as pb;
 use pb::cluster_client::ClusterClient;
@@ -73,12 +73,13 @@ pub struct Alarm {
 #[derive(Clone)]
 pub struct Members {
     endpoints: Vec<String>,
-    tls: Arc<ClientConfig>,
+    /// The TLS settings of the next connection, of this client and of all that were made from it.
+    tls: Arc<RwLock<Arc<ClientConfig>>>,
 }
 
 impl Members {
     pub fn new(endpoints: Vec<String>, credentials: &Credentials) -> Result<Members, Error> {
-        Ok(Members { endpoints, tls: credentials.tls()? })
+        Ok(Members { endpoints, tls: Arc::new(RwLock::new(credentials.tls()?)) })
     }
 
     /// Returns the same client for other endpoints.
@@ -88,6 +89,13 @@ impl Members {
 
     pub fn endpoints(&self) -> &[String] {
         &self.endpoints
+    }
+
+    /// Gives this client, and all that were made from it, credentials for the next connections.
+    pub fn set_credentials(&self, credentials: &Credentials) -> Result<(), Error> {
+        let tls = credentials.tls()?;
+        *self.tls.write().unwrap_or_else(PoisonError::into_inner) = tls;
+        Ok(())
     }
 
     /// Lists the members.
@@ -168,10 +176,11 @@ impl Members {
     }
 
     /// Connects to the first member that answers and has a leader.
-    async fn channel(&self) -> Result<Channel, Error> {
+    pub(crate) async fn channel(&self) -> Result<Channel, Error> {
+        let tls = Arc::clone(&self.tls.read().unwrap_or_else(PoisonError::into_inner));
         let mut reasons = Vec::new();
         for url in &self.endpoints {
-            let channel = match connect(url, &self.tls).await {
+            let channel = match connect(url, &tls).await {
                 Ok(channel) => channel,
                 Err(reason) => {
                     reasons.push(reason);
@@ -226,7 +235,7 @@ fn member(member: pb::Member) -> Member {
     }
 }
 
-fn refused(action: &'static str, status: &tonic::Status) -> Error {
+pub(crate) fn refused(action: &'static str, status: &tonic::Status) -> Error {
     use tonic::Code::{Aborted, DeadlineExceeded, FailedPrecondition, Unavailable};
     Error::Refused {
         action,

@@ -3,6 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -24,6 +25,22 @@ pub struct Supervisor {
     config: Config,
     binary: Binary,
     lock: Lock,
+    restarts: Restarts,
+    requests: mpsc::Receiver<oneshot::Sender<()>>,
+}
+
+/// The requests to restart the etcd of this machine.
+#[derive(Clone)]
+pub struct Restarts(mpsc::Sender<oneshot::Sender<()>>);
+
+impl Restarts {
+    /// Restarts etcd, which reads its files again; returns when the old process has ended.
+    pub async fn restart(&self) -> Result<(), Error> {
+        let (done, ended) = oneshot::channel();
+        let gone = || Error::Process(std::io::Error::other("it is no longer supervised"));
+        self.0.send(done).await.map_err(|_| gone())?;
+        ended.await.map_err(|_| gone())
+    }
 }
 
 impl Supervisor {
@@ -31,11 +48,17 @@ impl Supervisor {
     pub async fn new(config: Config, binary: Binary) -> Result<Supervisor, Error> {
         make_directory(&config.directory)?;
         let lock = Lock::acquire(&config.directory).await?;
-        Ok(Supervisor { config, binary, lock })
+        let (sender, requests) = mpsc::channel(1);
+        Ok(Supervisor { config, binary, lock, restarts: Restarts(sender), requests })
+    }
+
+    /// Returns the way to restart etcd while it is supervised.
+    pub fn restarts(&self) -> Restarts {
+        self.restarts.clone()
     }
 
     /// Runs etcd, again after it failed, until the shutdown; fails once the cluster has removed the member.
-    pub async fn run(self, start: Start, members: Members, shutdown: CancellationToken) -> Result<(), Error> {
+    pub async fn run(mut self, start: Start, members: Members, shutdown: CancellationToken) -> Result<(), Error> {
         let mut pause = FIRST_PAUSE;
         loop {
             let started = Instant::now();
@@ -48,6 +71,12 @@ impl Supervisor {
                     }
                     let log = self.log_path();
                     tracing::warn!("etcd ended ({status}); {} says why; it is started again", log.display());
+                }
+                Some(done) = self.requests.recv() => {
+                    process.stop(STOP_PATIENCE).await.map_err(Error::Process)?;
+                    // A requester that has gone needs no answer.
+                    let _ = done.send(());
+                    continue;
                 }
                 () = shutdown.cancelled() => return process.stop(STOP_PATIENCE).await.map_err(Error::Process),
             }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use corten_listen::{HANDSHAKE_TIMEOUT, Slot};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::StartHandshake;
@@ -71,6 +72,11 @@ async fn begin(mut stream: TcpStream, slot: Slot, listener: Arc<ListenerState>, 
             };
             info.set_tls(hello.server_name.clone());
             let name = hello.server_name.as_deref().unwrap_or_default();
+            if hello.is_challenge
+                && let Some(config) = table.challenges.get(name)
+            {
+                return answer_challenge(stream, hello, Arc::clone(config)).await;
+            }
             match names.find(name).map(Arc::clone) {
                 Some(host) => {
                     drop(table);
@@ -84,6 +90,13 @@ async fn begin(mut stream: TcpStream, slot: Slot, listener: Arc<ListenerState>, 
         }
         Protocol::Udp(_) => Ok(()),
     }
+}
+
+/// Shows the certificate that answers a challenge of ACME, and closes the connection.
+async fn answer_challenge(stream: TcpStream, hello: Hello, config: Arc<rustls::ServerConfig>) -> io::Result<()> {
+    let handshake = StartHandshake::from_parts(hello.accepted, stream).into_stream(config);
+    let answered = async { handshake.await?.shutdown().await };
+    timeout(HANDSHAKE_TIMEOUT, answered).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
 /// Serves a connection whose ClientHello chose a host.

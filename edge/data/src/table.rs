@@ -25,6 +25,8 @@ pub(crate) struct Table {
     pub(crate) port: u16,
     pub(crate) protocol: Protocol,
     pub(crate) options: ListenerOptions,
+    /// The TLS settings of ACME's challenges by server name.
+    pub(crate) challenges: HashMap<String, Arc<ServerConfig>>,
 }
 
 #[derive(Debug)]
@@ -200,7 +202,13 @@ impl Compiler<'_> {
             ListenerProtocol::Tcp(backends) => Protocol::Tcp(self.targets(backends)),
             ListenerProtocol::Udp(backends) => Protocol::Udp(self.targets(backends)),
         };
-        Table { port, protocol, options: listener.options.clone() }
+        let challenge = |(name, certificate): (&String, &Arc<ServerCertificate>)| {
+            let made = tls::challenge_config(certificate);
+            let config = made.inspect_err(|error| tracing::warn!(%error, name, "a challenge cannot be answered"));
+            Some((name.clone(), config.ok()?))
+        };
+        let challenges = listener.options.challenges.iter().filter_map(challenge).collect();
+        Table { port, protocol, options: listener.options.clone(), challenges }
     }
 
     fn hosts(&self, hosts: &Hosts<Arc<HttpHost>>) -> HttpHosts {

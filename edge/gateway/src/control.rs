@@ -14,6 +14,7 @@ use corten_client::{
     Cache, Client, DeleteOptions, Error, EventRecorder, EventType, LeaderConfig, LeaderElector, ListOptions, ObjectRef,
     Patch, Resource as Kind,
 };
+use corten_crds::covers;
 use corten_meta::{Key, Object, Value};
 use jiff::Timestamp;
 use serde_json::json;
@@ -103,17 +104,8 @@ async fn install(client: &Client, shutdown: &CancellationToken) -> bool {
 }
 
 async fn install_once(client: &Client) -> Result<(), Error> {
-    let definitions = client.dynamic(&Kind::new("apiextensions.k8s.io", "v1", "customresourcedefinitions", false));
-    for definition in crds::definitions() {
-        let name = definition["metadata"]["name"].as_str().unwrap_or_default();
-        match definitions.get("", name).await {
-            Err(error) if error.is_not_found() => definitions.post("", &definition).await?,
-            Err(error) => return Err(error),
-            Ok(installed) if crds::is_newer(&installed) => {}
-            Ok(installed) if covers(&installed, &definition) => {}
-            Ok(_) => definitions.send_patch("", name, &Patch::Merge(definition.clone())).await?,
-        }
-    }
+    let definitions: Vec<Value> = crds::definitions().into_iter().chain([crate::issuer::definition()]).collect();
+    corten_crds::install(client, &definitions, |installed, _| crds::is_newer(installed)).await?;
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
     create(client, &Kind::new("", "v1", "namespaces", false), &namespace).await?;
     for object in lease_role() {
@@ -142,29 +134,6 @@ async fn create(client: &Client, kind: &Kind, object: &Value) -> Result<(), Erro
     match client.dynamic(kind).post(namespace, object).await {
         Err(error) if error.is_already_exists() => Ok(()),
         written => written,
-    }
-}
-
-/// Reports whether an object has all fields of another, with the same values. A null stands for an absent field.
-fn covers(current: &Value, wanted: &Value) -> bool {
-    match (current, wanted) {
-        (Value::Object(current), Value::Object(wanted)) => wanted
-            .iter()
-            .all(|(name, value)| current.get(name).map_or(is_empty(value), |current| covers(current, value))),
-        (Value::Array(current), Value::Array(wanted)) => {
-            current.len() == wanted.len() && current.iter().zip(wanted).all(|(current, wanted)| covers(current, wanted))
-        }
-        (current, wanted) => current == wanted,
-    }
-}
-
-/// Reports whether the API server may leave a value out.
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Object(fields) => fields.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        _ => false,
     }
 }
 
@@ -420,8 +389,8 @@ fn is_expired(lease: &Value, now: Timestamp) -> bool {
     renewed.is_none_or(|renewed| now.as_second() - renewed.as_second() > seconds)
 }
 
-/// Returns a data node by its Lease and its Node; None if the Lease has expired.
-fn data_node(lease: &Value, node: &Value, now: Timestamp) -> Option<DataNode> {
+/// Returns the generations that a node serves by its Lease; None if the Lease has expired.
+pub fn served_by(lease: &Value, now: Timestamp) -> Option<BTreeMap<Key, i64>> {
     if is_expired(lease, now) {
         return None;
     }
@@ -431,26 +400,23 @@ fn data_node(lease: &Value, node: &Value, now: Timestamp) -> Option<DataNode> {
         Some((namespace, name)) => Key::new(namespace, name),
         None => Key::new("", text),
     };
+    Some(serves.iter().map(|(text, generation)| (key(text), *generation)).collect())
+}
+
+/// Returns a data node by its Lease and its Node; None if the Lease has expired.
+fn data_node(lease: &Value, node: &Value, now: Timestamp) -> Option<DataNode> {
+    let serves = served_by(lease, now)?;
     let addresses = node["status"]["addresses"].as_array().into_iter().flatten();
     let internal = addresses.filter(|address| address["type"] == "InternalIP");
     Some(DataNode {
         addresses: internal.filter_map(|address| address["address"].as_str()?.parse::<IpAddr>().ok()).collect(),
-        serves: serves.iter().map(|(text, generation)| (key(text), *generation)).collect(),
+        serves,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn fields_of_others_do_not_matter() {
-        let current = json!({"a": 1, "b": {"c": [{"d": 1, "e": 2}]}});
-        assert!(covers(&current, &json!({"a": 1, "b": {"c": [{"d": 1}]}, "f": null, "g": {}})));
-        assert!(!covers(&current, &json!({"b": {"c": [{"d": 1}, {"d": 2}]}})));
-        assert!(!covers(&current, &json!({"a": 2})));
-        assert!(!covers(&current, &json!({"f": 1})));
-    }
 
     #[test]
     fn a_node_is_ready_until_its_lease_expires() {

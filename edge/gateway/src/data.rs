@@ -171,7 +171,7 @@ pub fn add_slice(slice: &Value, port: &ServicePort, endpoints: &mut Endpoints) {
 }
 
 /// The node's Lease: the node is ready, and serves these Gateways.
-struct Report {
+pub(crate) struct Report {
     node: String,
     client: Client,
     /// None before the first configuration: a node that serves nothing yet is not ready.
@@ -180,6 +180,14 @@ struct Report {
 }
 
 impl Report {
+    /// Returns the report of a node that is ready and serves no Gateway.
+    pub(crate) fn of_nothing(node: String, client: Client) -> Report {
+        let serves = std::sync::Mutex::new(Some(BTreeMap::new()));
+        let changed = Notify::new();
+        changed.notify_one();
+        Report { node, client, serves, changed }
+    }
+
     /// Sets the Gateways that are served. Those with a port that cannot be bound are not.
     fn set(&self, mut complete: BTreeMap<Key, i64>, failed: &[ListenerKey]) {
         for key in failed {
@@ -193,7 +201,18 @@ impl Report {
         }
     }
 
+    /// Renews the Lease until shutdown, and deletes it then.
     async fn run(self: Arc<Self>, shutdown: CancellationToken) {
+        self.renew(&shutdown).await;
+        let options = corten_client::DeleteOptions::default();
+        let deleted = self.client.dynamic(&leases());
+        let deleted = deleted.delete(NAMESPACE, &self.node, &options);
+        // The API server may be gone already; the Lease then expires.
+        let _ = tokio::time::timeout(Duration::from_secs(2), deleted).await;
+    }
+
+    /// Renews the Lease, and writes it at once when the Gateways that are served change.
+    pub(crate) async fn renew(&self, shutdown: &CancellationToken) {
         loop {
             tokio::select! {
                 () = self.changed.notified() => {}
@@ -206,11 +225,6 @@ impl Report {
                 tracing::info!(%error, "the Lease of this node cannot be written");
             }
         }
-        let options = corten_client::DeleteOptions::default();
-        let deleted = self.client.dynamic(&leases());
-        let deleted = deleted.delete(NAMESPACE, &self.node, &options);
-        // The API server may be gone already; the Lease then expires.
-        let _ = tokio::time::timeout(Duration::from_secs(2), deleted).await;
     }
 
     async fn write(&self, serves: &BTreeMap<Key, i64>) -> Result<(), Error> {

@@ -82,6 +82,8 @@ pub struct ListenerOptions {
     pub trusted_proxies: Arc<[Network]>,
     /// Connections of trusted proxies begin with a header of the PROXY protocol.
     pub proxy_protocol: bool,
+    /// The certificates of ACME's TLS-ALPN-01 by server name, for clients that speak `acme-tls/1` alone.
+    pub challenges: Arc<BTreeMap<String, Arc<ServerCertificate>>>,
 }
 
 #[derive(Clone, Debug)]

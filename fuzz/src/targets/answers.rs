@@ -11,7 +11,26 @@ pub const TARGETS: &[Target] = &[
     Target { name: "review-status", seeds: review_seeds, run: review_status },
     Target { name: "aggregated-document", seeds: document_seeds, run: aggregated_document },
     Target { name: "metrics", seeds: metrics_seeds, run: metrics },
+    Target { name: "xml-document", seeds: xml_seeds, run: xml },
 ];
+
+fn xml_seeds() -> Vec<Vec<u8>> {
+    texts(&[
+        "<?xml version=\"1.0\"?><R xmlns=\"x\"><set><item><id>a&amp;b</id></item><item/></set><t><![CDATA[<&>]]></t></R>",
+        "<E><!-- c --><Code>&#65;&#x42;</Code></E>",
+    ])
+}
+
+fn xml(input: &[u8]) {
+    use corten_outbound::xml;
+    fn write(element: &xml::Element) -> String {
+        let children: String = element.children.iter().map(write).collect();
+        format!("<{0}>{1}{children}</{0}>", element.name, xml::escape(&element.text))
+    }
+    let Some(root) = std::str::from_utf8(input).ok().and_then(|text| xml::parse(text).ok()) else { return };
+    let written = write(&root.children[0]);
+    assert_eq!(xml::parse(&written).map(|again| again.children), Ok(root.children), "{written}");
+}
 
 fn admission_seeds() -> Vec<Vec<u8>> {
     texts(&[

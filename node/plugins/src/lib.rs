@@ -1,4 +1,4 @@
-//! The interfaces between a node and third-party plugins: plugin registration, storage (CSI v1), devices (device
+//! The interfaces between a node and third-party plugins: plugin registration, storage (CSI v1, all services), devices (device
 //! plugins v1beta1, dynamic resources v1 and v1beta1), and the resources of pods (pod resources v1).
 //!
 //! Like `corten-cri` for runtimes, this package holds messages, clients and servers, and no behaviour of either side.

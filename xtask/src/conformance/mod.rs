@@ -4,7 +4,7 @@
 
 mod cluster;
 mod counts;
-mod node;
+pub mod node;
 mod register;
 mod registry;
 mod report;

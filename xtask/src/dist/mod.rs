@@ -3,7 +3,7 @@
 
 mod deb;
 mod image;
-mod tree;
+pub mod tree;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,15 +1,20 @@
-//! Runs of faults: three servers with their etcd members, a load of requests, and one fault after the other. At the end a checker
+//! Runs of faults: servers with their etcd members, a load of requests, and one fault after the other. At the end a checker
 //! proves from all answers that no acknowledged write was lost and no client saw a wrong state.
 //!
 //! `cargo xtask faults` makes a long run; the tests make a short one.
 
 mod check;
+mod churn;
 mod history;
 mod load;
 mod plan;
 
+pub use churn::churn;
+
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use corten_api::Typed;
@@ -20,13 +25,18 @@ use testkit::cluster::Cluster;
 use testkit::{tools, wait};
 use tokio::task::JoinSet;
 
-use super::machines::{Agent, CORTEN, credentials, join, members, signal_etcd, words};
+use super::machines::{Agent, CORTEN, credentials, etcd_pid, join, members, signal_etcd, words};
 use load::{Caller, Failure, Load, NAMESPACE};
 use plan::{Fault, Step};
 
 /// The addresses of the servers.
-const ADDRESSES: [&str; 3] = ["10.88.0.2", "10.88.0.3", "10.88.0.4"];
-const NAMES: [&str; 3] = ["one", "two", "three"];
+const ADDRESSES: [&str; 7] =
+    ["10.88.0.2", "10.88.0.3", "10.88.0.4", "10.88.0.6", "10.88.0.7", "10.88.0.8", "10.88.0.9"];
+const NAMES: [&str; 7] = ["one", "two", "three", "four", "five", "six", "seven"];
+/// The servers of a world when its load begins.
+const FIRST: usize = 3;
+/// The most requests a second of one client: more need further connections.
+const RATE_OF_CLIENT: u64 = 40;
 /// The address of the agent's balancer.
 const BALANCER: &str = "https://127.0.0.1:6444";
 /// The longest time without an acknowledged write after a single fault, and after the healing of a double one: generous, as
@@ -49,13 +59,17 @@ pub enum Length {
     Time(Duration),
 }
 
-/// Three servers and an agent, each on a machine of its own.
+/// Three servers and an agent, each on a machine of its own, and machines that may become servers.
 pub struct World {
+    /// The machines, the first three of which are servers.
     pub servers: Vec<Cluster>,
     agent: Cluster,
     _process: Agent,
     /// Flags of every start of a server.
     flags: Vec<String>,
+    etcd: String,
+    /// The tracers that slow down the disks of members.
+    tracers: Mutex<BTreeMap<usize, Child>>,
 }
 
 /// The tasks of the load. Watches end last: they must see the last write.
@@ -75,27 +89,33 @@ struct Suffered {
 
 impl World {
     pub fn new(etcd: &Path, flags: &[&str]) -> World {
+        World::with(etcd, flags, FIRST)
+    }
+
+    /// Makes a world of so many machines.
+    pub fn with(etcd: &Path, flags: &[&str], machines: usize) -> World {
         let etcd = etcd.to_str().unwrap();
-        let servers: Vec<Cluster> = NAMES.iter().map(|_| Cluster::machine(CORTEN)).collect();
+        let servers: Vec<Cluster> = (0..machines).map(|_| Cluster::machine(CORTEN)).collect();
         for index in 1..servers.len() {
             servers[index - 1].machine.connect(&servers[index].machine, ADDRESSES[index]);
         }
         let first = ["--cluster-init", "--node-name", NAMES[0], "--etcd-binary", etcd];
         servers[0].start(&[&first, flags].concat());
-        for index in 1..servers.len() {
+        for index in 1..FIRST {
             join(&servers[index], &servers[0], NAMES[index], etcd, flags);
         }
         members(&servers[0], &["one", "three", "two"]);
         let agent = Cluster::machine(CORTEN);
-        servers[2].machine.connect(&agent.machine, "10.88.0.5");
+        servers[machines - 1].machine.connect(&agent.machine, "10.88.0.5");
         let command = servers[0].corten(&["token", "create", "--print-join-command"]);
         let process = Agent::start(&agent, &[&words(&command)[..], &["--node-name", "agent"]].concat());
         super::machines::known_servers(
             &agent.data_dir().join("servers.json"),
-            &ADDRESSES.map(|address| format!("{address}:6443")),
+            &ADDRESSES[..FIRST].iter().map(|address| format!("{address}:6443")).collect::<Vec<_>>(),
         );
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        World { servers, agent, _process: process, flags }
+        let tracers = Mutex::default();
+        World { servers, agent, _process: process, flags, etcd: etcd.to_owned(), tracers }
     }
 
     /// Returns a client of the administrator that connects to a server, or to the agent's balancer.
@@ -154,14 +174,15 @@ impl World {
     /// Starts the clients: half of the requests are writes.
     fn start(&self, runtime: &tokio::runtime::Runtime, load: &Arc<Load>, seed: u64, rate: u64) -> Clients {
         let mut clients = Clients::default();
-        let mut callers: Vec<Caller> = ["a", "b", "c"].map(|name| self.balanced(name)).into();
-        callers.extend((0..self.servers.len()).map(|index| self.direct(index)));
+        let balanced = (rate / RATE_OF_CLIENT).max(3) as usize;
+        let mut callers: Vec<Caller> = (0..balanced).map(|number| self.balanced(&format!("client-{number}"))).collect();
+        callers.extend((0..FIRST).map(|index| self.direct(index)));
         let pause = Duration::from_nanos(2_000_000_000 * callers.len() as u64 / rate.max(1));
         for (number, caller) in callers.into_iter().enumerate() {
             let own = seed.wrapping_add(number as u64 * 2);
             clients.requests.spawn_on(Arc::clone(load).write(caller.clone(), own, pause), runtime.handle());
             clients.requests.spawn_on(Arc::clone(load).read_on(caller.clone(), own + 1, pause), runtime.handle());
-            if caller.name != "c" {
+            if number < 2 || !caller.is_balanced {
                 clients.watches.spawn_on(Arc::clone(load).watch(caller), runtime.handle());
             }
         }
@@ -191,7 +212,32 @@ impl World {
             Fault::KillMember => signal_etcd(server, "-KILL"),
             Fault::PauseMember => signal_etcd(server, "-STOP"),
             Fault::CutOff => server.machine.cut_off(),
+            Fault::SlowDisk => self.slow_down(target),
         }
+    }
+
+    /// Delays the writes of a member's log, where strace is installed; elsewhere nothing happens.
+    fn slow_down(&self, target: usize) {
+        let server = &self.servers[target];
+        let mut command = server.machine.command(Path::new("strace"));
+        command.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync"]);
+        command.args(["-e", "inject=fdatasync:delay_exit=500000", "-p", &etcd_pid(server)]);
+        let started = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let mut tracers = self.tracers.lock().unwrap_or_else(PoisonError::into_inner);
+        tracers.insert(target, started.expect("util-linux has nsenter"));
+    }
+
+    /// Ends the delays of a member.
+    fn speed_up(&self, target: usize) {
+        let tracer = self.tracers.lock().unwrap_or_else(PoisonError::into_inner).remove(&target);
+        let Some(mut tracer) = tracer else { return };
+        let id = tracer.id();
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+        for child in children.split_whitespace() {
+            // A tracer that is asked to end lets its process go on.
+            let _ = std::process::Command::new(tools::busybox()).args(["kill", "-TERM", child]).status();
+        }
+        let _ = tracer.wait();
     }
 
     fn heal(&self, fault: Fault, target: usize) {
@@ -202,6 +248,7 @@ impl World {
             Fault::KillMember => {}
             Fault::PauseMember => signal_etcd(server, "-CONT"),
             Fault::CutOff => server.machine.reconnect(),
+            Fault::SlowDisk => self.speed_up(target),
         }
     }
 
@@ -216,12 +263,18 @@ impl World {
 
     /// Waits until every server is ready and every member answers. Runs in the network of the agent.
     fn recovered(&self) {
+        self.recovered_among(&(0..FIRST).collect::<Vec<_>>());
+    }
+
+    /// Waits until these servers are ready and their members answer.
+    fn recovered_among(&self, active: &[usize]) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let members = Members::new(Vec::new(), &credentials(&self.servers[0])).unwrap();
-        let servers: Vec<Client> = (0..self.servers.len()).map(|index| self.direct(index).client).collect();
+        let members = Members::new(Vec::new(), &credentials(&self.servers[active[0]])).unwrap();
+        let servers: Vec<Client> = active.iter().map(|index| self.direct(*index).client).collect();
+        let addresses: Vec<&str> = active.iter().map(|index| ADDRESSES[*index]).collect();
         wait::until("all servers and members", wait::BOUND, || {
             runtime.block_on(async {
-                for (server, address) in servers.iter().zip(ADDRESSES) {
+                for (server, address) in servers.iter().zip(&addresses) {
                     let member = members.at(vec![format!("https://{address}:2379")]);
                     let asked = async {
                         server.get_raw("/readyz").await.map_err(|error| error.to_string())?;
@@ -278,7 +331,7 @@ pub fn run(world: &World, run: &Run) {
     let mut suffered = Vec::new();
     let load = world.under_load(run.seed, run.rate, |load| {
         let start = Instant::now();
-        for (number, step) in plan::steps(run.seed, world.servers.len()).enumerate() {
+        for (number, step) in plan::steps(run.seed, FIRST).enumerate() {
             let is_over = match run.length {
                 Length::Faults(count) => number >= count,
                 Length::Time(time) => start.elapsed() >= time,
@@ -361,7 +414,7 @@ fn print_failures(failures: &[Failure]) {
 /// Restarts every server, one after the other, under load; panics if a request through the balancer failed.
 pub fn rolling_restart(world: &World, seed: u64, rate: u64) {
     let load = world.under_load(seed, rate, |load| {
-        for (target, name) in NAMES.iter().enumerate().take(world.servers.len()) {
+        for (target, name) in NAMES.iter().enumerate().take(FIRST) {
             std::thread::sleep(CALM);
             let began = load.now();
             world.restart(target);
@@ -375,5 +428,40 @@ pub fn rolling_restart(world: &World, seed: u64, rate: u64) {
     assert!(violations.is_empty(), "{violations:#?}");
     let failures: Vec<Failure> =
         load.failures().into_iter().filter(|failure| !failure.caller.starts_with("at-")).collect();
+    assert!(failures.is_empty(), "{} of {} requests failed: {failures:#?}", failures.len(), load.requests());
+}
+
+/// Rotates all authorities and keys under load; panics if a request failed.
+pub fn rotation(world: &World, seed: u64, rate: u64) {
+    let work = |title: &str, arguments: &[&str], server: usize| {
+        let began = Instant::now();
+        world.servers[server].corten(arguments);
+        println!("{title} took {:.1} s", began.elapsed().as_secs_f64());
+    };
+    let load = world.under_load(seed, rate, |_| {
+        std::thread::sleep(CALM);
+        work("the rotation of the authorities", &["ca", "rotate"], 1);
+        work("the rotation of the ServiceAccount key", &["service-account-key", "rotate"], 2);
+        work("its end", &["service-account-key", "rotate", "--finish"], 0);
+        work("the rotation of the encryption key", &["encryption-key", "rotate"], 2);
+        std::thread::sleep(CALM);
+    });
+    nothing_failed(&load, seed, rate);
+    // The certificates of the administrator are of the new authority, and every node follows it within a minute.
+    let began = Instant::now();
+    wait::until("all nodes have followed", wait::BOUND, || {
+        let output = world.servers[0].corten_command(&["ca", "rotate", "--finish"]).output().expect("corten runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(()) } else { Err(said) }
+    });
+    println!("the end of the rotation of the authorities took {:.1} s", began.elapsed().as_secs_f64());
+}
+
+/// Panics if a history has a violation, or a request of it failed.
+fn nothing_failed(load: &Load, seed: u64, rate: u64) {
+    let run = Run { seed, rate, length: Length::Faults(0) };
+    let violations = summarize(&run, load, &[]);
+    assert!(violations.is_empty(), "{violations:#?}");
+    let failures = load.failures();
     assert!(failures.is_empty(), "{} of {} requests failed: {failures:#?}", failures.len(), load.requests());
 }

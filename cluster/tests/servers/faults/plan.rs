@@ -36,10 +36,12 @@ pub enum Fault {
     PauseMember,
     /// The machine loses every packet.
     CutOff,
+    /// Every write of etcd's log takes half a second more to reach the disk.
+    SlowDisk,
 }
 
-const FAULTS: [Fault; 5] =
-    [Fault::CutOff, Fault::KillServer, Fault::PauseMember, Fault::KillMember, Fault::PauseServer];
+const FAULTS: [Fault; 6] =
+    [Fault::CutOff, Fault::KillServer, Fault::PauseMember, Fault::KillMember, Fault::PauseServer, Fault::SlowDisk];
 /// One fault in so many hits two servers.
 const DOUBLE: usize = 6;
 
@@ -70,6 +72,26 @@ pub fn steps(seed: u64, servers: usize) -> impl Iterator<Item = Step> {
     })
 }
 
+/// A change of the servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A machine that is no server joins.
+    Join(usize),
+    /// A server leaves with its Node.
+    Leave(usize),
+}
+
+/// Returns the next change among `active` servers: at least three stay, and at least one machine is left.
+pub fn next_change(random: &mut Random, active: &[usize], machines: usize) -> Change {
+    let idle: Vec<usize> = (0..machines).filter(|machine| !active.contains(machine)).collect();
+    let may_leave = active.len() > 3;
+    let joins = !idle.is_empty() && (!may_leave || random.below(2) == 0);
+    match joins {
+        true => Change::Join(idle[random.below(idle.len())]),
+        false => Change::Leave(active[random.below(active.len())]),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,5 +109,24 @@ mod tests {
         }
         assert!(first.iter().any(|step| step.targets.len() == 2));
         assert!(first.iter().all(|step| step.targets.len() == 1 || step.targets[0] != step.targets[1]));
+    }
+
+    #[test]
+    fn changes_keep_three_servers_and_use_every_machine() {
+        let mut random = Random::new(3);
+        let mut active = vec![0, 1, 2];
+        let mut most = 0;
+        for _ in 0..200 {
+            match next_change(&mut random, &active, 7) {
+                Change::Join(machine) => {
+                    assert!(!active.contains(&machine) && machine < 7);
+                    active.push(machine);
+                }
+                Change::Leave(machine) => active.retain(|other| *other != machine),
+            }
+            assert!(active.len() >= 3);
+            most = most.max(active.len());
+        }
+        assert_eq!(most, 7);
     }
 }

@@ -27,7 +27,7 @@ const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=und
 const KEYS: &str = "application/jwk-set+json";
 
 /// Paths that are not found with a trailing slash.
-const EXACT: [&str; 5] = ["/flagz", "/metrics", "/metrics/slis", "/openapi/v2", "/statusz"];
+const EXACT: [&str; 6] = ["/flagz", "/metrics", "/metrics/slis", "/metrics/state", "/openapi/v2", "/statusz"];
 
 /// The caching of the documents about tokens.
 const KEPT: HeaderValue = HeaderValue::from_static("public, max-age=3600");
@@ -81,6 +81,7 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
         "/flagz" => zpages::serve(server, context, "Flagz"),
         "/metrics" => Ok(exposition(metrics::render(server))),
         "/metrics/slis" => Ok(exposition(server.core.metrics.health.render(process::started()))),
+        "/metrics/state" => state_metrics(server).await,
         "/.well-known/openid-configuration" => {
             let accept = context.accept.only("application/json", &context.headers)?;
             let jwks = format!("https://{}/openid/v1/jwks", server.core.config.host_port());
@@ -109,6 +110,16 @@ fn exposition(text: String) -> Reply {
         reply.headers_mut().insert("process-start-time-unix", HeaderValue::from(started as u64));
     }
     reply
+}
+
+/// Returns the metrics of the state of objects. A first page takes long to write, so it is no task of the runtime's threads.
+async fn state_metrics(server: &Server) -> Result<Reply, Status> {
+    let Some(metrics) = server.core.config.object_metrics.clone() else { return Ok(response::page_not_found()) };
+    let core = server.core.clone();
+    let page = tokio::task::spawn_blocking(move || {
+        metrics.page(&|group, version, plural| core.registry.cached_list(group, version, plural, ""))
+    });
+    Ok(exposition(page.await.map_err(Status::internal)?))
 }
 
 fn kept(mut reply: Reply) -> Reply {

@@ -1,25 +1,24 @@
 //! Backups in an S3 bucket, or in a store that speaks S3: signed requests over HTTP/1.1, large files in parts.
 //!
-//! Requests are signed by AWS Signature Version 4 ([`sign`]) and name the bucket in their path, which every
-//! implementation takes. Answers are small XML documents of which a few elements are read ([`xml`]); a backup itself is
+//! Requests are signed by AWS Signature Version 4 ([`corten_outbound::sign`]) and name the bucket in their path, which every
+//! implementation takes. Answers are small XML documents, read by [`corten_outbound::xml`]; a backup itself is
 //! never held in memory as a whole. Each request has a deadline, and is tried again where that is harmless.
 
 mod client;
-mod sign;
-mod xml;
 
 use std::fs::File;
 use std::io::Read;
 use std::time::Duration;
 
 use bytes::Bytes;
+use corten_outbound::xml;
 use http::Method;
 use tokio::io::AsyncWriteExt;
 
 use crate::Error;
 use client::{Client, Request};
 
-pub use sign::Credentials;
+pub use corten_outbound::sign::Credentials;
 
 /// The size of a part of a large file, and of the largest file that is sent by one request. The last part may be smaller.
 const PART_BYTES: u64 = 8 << 20;
@@ -80,7 +79,7 @@ impl Bucket {
         }
         let begun = Request { method: Method::POST, key: &key, query: &[("uploads", "")], body: Bytes::new() };
         let answer = self.ask(&begun).await?;
-        let upload = xml::element(&answer, "UploadId");
+        let upload = xml::first(&answer, "UploadId");
         let upload = upload.ok_or_else(|| Error::Target("S3 gave no id for an upload in parts".to_owned()))?;
         let sent = self.upload_parts(&key, &upload, &mut file, length).await;
         if sent.is_err() {
@@ -111,7 +110,7 @@ impl Bucket {
         let query = [("uploadId", upload)];
         let answer = self.ask(&Request { method: Method::POST, key, query: &query, body: document.into() }).await?;
         // S3 may report a failure in an answer that is none by its status.
-        match xml::element(&answer, "Code") {
+        match xml::first(&answer, "Code") {
             Some(code) => Err(Error::Target(format!("S3 refused to complete {key}: {code}"))),
             None => Ok(()),
         }
@@ -128,13 +127,13 @@ impl Bucket {
                 query.push(("continuation-token", token));
             }
             let answer = self.ask(&Request { method: Method::GET, key: "", query: &query, body: Bytes::new() }).await?;
-            for object in xml::elements(&answer, "Contents") {
-                let key = xml::element(object, "Key").unwrap_or_default();
-                let Some(name) = key.strip_prefix(&below) else { continue };
-                let bytes = xml::element(object, "Size").and_then(|size| size.parse().ok()).unwrap_or(0);
+            let answer = xml::parse(&answer).map_err(|reason| Error::Target(format!("an answer of S3: {reason}")))?;
+            for object in answer.all("ListBucketResult/Contents") {
+                let Some(name) = object.get("Key").strip_prefix(&below) else { continue };
+                let bytes = object.get("Size").parse().unwrap_or(0);
                 all.push(Object { name: name.to_owned(), bytes });
             }
-            next = xml::element(&answer, "NextContinuationToken");
+            next = answer.find("NextContinuationToken").map(|token| token.text.clone());
             if next.is_none() || all.len() >= MOST_LISTED {
                 return Ok(all);
             }

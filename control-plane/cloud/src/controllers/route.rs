@@ -19,7 +19,6 @@ pub fn reconcile(nodes: &[Value], routes: &[Route], cluster_cidrs: &[AddressRang
         let range = AddressRange::parse(&route.cidr);
         range.is_some_and(|range| cluster_cidrs.iter().any(|all| all.contains(range.bounds().0)))
     };
-    let is_same = |one: &Route, other: &Route| one.cidr == other.cidr && one.node.name == other.node.name;
     for route in routes.iter().filter(|route| is_ours(route)) {
         if !wanted.iter().any(|one| is_same(one, route)) {
             actions.push(Action::DeleteRoute(route.clone()));
@@ -32,6 +31,16 @@ pub fn reconcile(nodes: &[Value], routes: &[Route], cluster_cidrs: &[AddressRang
         actions.extend(available(node, !own.is_empty(), now));
     }
     actions
+}
+
+/// Reports whether two routes lead to the same node. A cloud knows the provider ID; the node may have another name there.
+fn is_same(one: &Route, other: &Route) -> bool {
+    let has_ids = !one.node.provider_id.is_empty() && !other.node.provider_id.is_empty();
+    let is_same_node = match has_ids {
+        true => one.node.provider_id == other.node.provider_id,
+        false => one.node.name == other.node.name,
+    };
+    one.cidr == other.cidr && is_same_node
 }
 
 /// Returns the routes that a node wants; none before it has pod CIDRs and an instance.

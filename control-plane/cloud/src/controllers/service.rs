@@ -95,6 +95,7 @@ fn balancer(service: &Value, nodes: &[Value], provider: &str) -> Result<Balancer
         let name = &port["port"];
         let node_port = number(&port["nodePort"]).filter(|number| *number > 0);
         ports.push(BalancerPort {
+            name: port["name"].as_str().unwrap_or_default().to_owned(),
             protocol: port["protocol"].as_str().unwrap_or("TCP").to_owned(),
             port: number(name).ok_or_else(|| format!("{name} is no port"))?,
             node_port: node_port

@@ -163,6 +163,8 @@ impl Scene {
         CLOCK.set(Some(self.started));
         let all = registry::controllers(&self.config).map_err(|error| error.to_string())?;
         self.controllers = all.into_iter().map(|(_, queue, controller)| (queue.to_owned(), controller)).collect();
+        let snapshots = crate::snapshots::controllers().into_iter();
+        self.controllers.extend(snapshots.map(|(queue, controller)| (queue.to_owned(), controller)));
         CLOCK.set(Some(self.now));
         Ok(String::new())
     }
@@ -460,6 +462,7 @@ testkit_fixture::scripts! {
     replicaset
     resourceclaim
     services
+    snapshots
     statefulset
     storage_protection
     volume_binding

@@ -7,6 +7,9 @@ use std::time::Duration;
 pub struct Config {
     /// The client URLs of the members: `https://host:port`, `http://host:port` or `unix:///path`.
     pub endpoints: Vec<String>,
+    /// Whether calls go to the first endpoint while it answers, as to a member on the same machine. Without it, several
+    /// clients begin at different members, and each stays with a member that answers.
+    pub prefers_first: bool,
     /// The identity of this client and the CA of the members, for `https`.
     pub tls: Option<Tls>,
     /// The interval of compactions; zero means that other clients compact.
@@ -41,6 +44,7 @@ impl Config {
     pub fn new(endpoints: Vec<String>) -> Config {
         Config {
             endpoints,
+            prefers_first: false,
             tls: None,
             compaction_interval: Duration::from_secs(300),
             health_key: b"/registry/health".to_vec(),

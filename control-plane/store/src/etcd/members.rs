@@ -89,6 +89,8 @@ pub(super) struct Members {
     /// Notified when the endpoints or the TLS configuration changed, so that the members are checked at once.
     changed: Notify,
     preferred: AtomicUsize,
+    /// Whether the first endpoint is preferred, however the others do.
+    prefers_first: bool,
     /// The id of the cluster: that of the first member that answered.
     cluster: OnceLock<u64>,
     /// The highest revision that an answer carried.
@@ -127,13 +129,13 @@ impl Members {
     pub fn new(config: &Config) -> Result<Members, Error> {
         let tls = SharedTls::new(config.tls.as_ref())?;
         let all = renewed(&[], &config.endpoints, &tls)?;
-        // Several servers begin at different members.
-        let preferred = AtomicUsize::new(uuid::Uuid::new_v4().as_u128() as usize % all.len());
+        let first = if config.prefers_first { 0 } else { uuid::Uuid::new_v4().as_u128() as usize % all.len() };
         Ok(Members {
             all: RwLock::new(all),
             tls,
             changed: Notify::new(),
-            preferred,
+            preferred: AtomicUsize::new(first),
+            prefers_first: config.prefers_first,
             cluster: OnceLock::new(),
             revision: AtomicU64::new(0),
             checking: Default::default(),
@@ -151,7 +153,8 @@ impl Members {
             let next = renewed(&all, endpoints, &self.tls)?;
             let first = all.get(self.preferred.load(Ordering::Acquire) % all.len());
             let preferred = first.and_then(|first| next.iter().position(|member| Arc::ptr_eq(member, first)));
-            self.preferred.store(preferred.unwrap_or(0), Ordering::Release);
+            let preferred = preferred.filter(|_| !self.prefers_first).unwrap_or(0);
+            self.preferred.store(preferred, Ordering::Release);
             let before = std::mem::replace(&mut *all, next);
             before.iter().filter(|old| !all.iter().any(|member| Arc::ptr_eq(member, old))).cloned().collect()
         };
@@ -203,7 +206,7 @@ impl Members {
         let all = self.all();
         let first = self.preferred.load(Ordering::Acquire) % all.len();
         let found = (0..all.len()).map(|i| (first + i) % all.len()).find(|at| all[*at].is_up())?;
-        if found != first {
+        if found != first && !self.prefers_first {
             self.preferred.store(found, Ordering::Release);
         }
         all.get(found).cloned()

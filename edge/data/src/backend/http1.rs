@@ -71,7 +71,7 @@ impl Http1Connection {
     pub(crate) async fn send(&mut self, request: Request<RequestBody>) -> Result<Response<Incoming>, SendError> {
         // A new connection takes its first request only after it was polled.
         std::future::poll_fn(|context| {
-            if self.drive(context) || self.sender.is_ready() {
+            if self.sender.is_ready() || self.drive(context) || self.sender.is_ready() {
                 return Poll::Ready(());
             }
             Poll::Pending

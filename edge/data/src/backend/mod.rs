@@ -158,12 +158,22 @@ impl Backend {
                 return Ok(idle);
             }
         }
-        let settings = arc_swap::Guard::into_inner(settings);
-        let stream = connect_stream(endpoint, &settings, client).await?;
-        match protocol {
-            BackendProtocol::Http1 => Ok(Connected::Http1(Box::new(http1::open(stream, is_shared).await?))),
-            BackendProtocol::Http2 => Ok(Connected::Http2(http2::open(endpoint, stream, is_shared).await?)),
-        }
+        // Boxed, because it is rare: most requests find an idle connection, and need not carry this future.
+        Box::pin(open(endpoint, arc_swap::Guard::into_inner(settings), client)).await
+    }
+}
+
+/// Makes a new connection to an endpoint.
+async fn open(
+    endpoint: &Arc<Endpoint>,
+    settings: Arc<Settings>,
+    client: connect::Client,
+) -> Result<Connected, ConnectError> {
+    let is_shared = settings.proxy_protocol.is_none();
+    let stream = connect_stream(endpoint, &settings, client).await?;
+    match settings.protocol {
+        BackendProtocol::Http1 => Ok(Connected::Http1(Box::new(http1::open(stream, is_shared).await?))),
+        BackendProtocol::Http2 => Ok(Connected::Http2(http2::open(endpoint, stream, is_shared).await?)),
     }
 }
 

@@ -86,7 +86,9 @@ pub(super) async fn apply(
                     return Err(challenged(exchange, HeaderValue::from_static("Bearer")));
                 }
             }
-            RequestFilter::ForwardAuth { policy, backend } => decide(exchange, policy, backend, parts).await?,
+            RequestFilter::ForwardAuth { policy, backend } => {
+                Box::pin(decide(exchange, policy, backend, parts)).await?;
+            }
             RequestFilter::BodySize(limit) if is_longer(parts, *limit) => {
                 return Err(error_response(StatusCode::PAYLOAD_TOO_LARGE, style));
             }

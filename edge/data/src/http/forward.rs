@@ -3,6 +3,8 @@
 //! A request is sent again only if no byte of a response was passed on. Where no connection could be made, or no byte of
 //! the request was sent, that is always safe; else only a rule's retry policy, or a request that changes nothing on a
 //! connection that the endpoint closed while it was idle, allows it.
+//!
+//! The futures of rare steps are boxed: the one of a request is copied when it begins, and so must stay small.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -100,7 +102,7 @@ pub(super) async fn forward(
     let trying = try_endpoints(exchange, backend, request);
     let answered = match deadline {
         None => trying.await,
-        Some(deadline) => timeout_at(deadline, trying).await.unwrap_or(Err(Failure::Timeout)),
+        Some(deadline) => timeout_at(deadline, Box::pin(trying)).await.unwrap_or(Err(Failure::Timeout)),
     };
     let answered = answered.map_err(|failure| {
         let is_exceeded = exchange.limit.as_ref().is_some_and(|limit| limit.is_exceeded());
@@ -199,7 +201,7 @@ async fn try_endpoints(
     let mut kept = None;
     let mut next = match retry {
         Some(_) => {
-            let (request, copy) = keep(request).await?;
+            let (request, copy) = Box::pin(keep(request)).await?;
             kept = copy;
             request
         }
@@ -244,7 +246,7 @@ async fn try_endpoints(
         failed_at.push(endpoint.address);
         exchange.connection.shared.metrics.retries.add(1.0);
         if let Some(retry) = retry {
-            tokio::time::sleep(backoff(retry, attempts)).await;
+            Box::pin(tokio::time::sleep(backoff(retry, attempts))).await;
         }
         next = kept.as_ref().map(Kept::request).ok_or(Failure::Reset)?;
     }
@@ -315,7 +317,7 @@ async fn send_in_time(
     match exchange.rule.timeouts.backend_request {
         None => send(endpoint, connected, request).await,
         Some(limit) => {
-            let sending = send(endpoint, connected, request);
+            let sending = Box::pin(send(endpoint, connected, request));
             let late = Failed { failure: Failure::Timeout, unsent: None, is_stale: false };
             timeout_at(Instant::now() + limit, sending).await.unwrap_or(Err(late))
         }

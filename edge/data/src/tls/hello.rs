@@ -9,6 +9,9 @@ use tokio::net::TcpStream;
 /// The most bytes of a ClientHello. Those with keys for quantum computers have about two thousand.
 const MAX_HELLO: usize = 64 * 1024;
 
+/// The protocol of clients that validate a challenge of ACME (RFC 8737).
+pub(super) const ACME_PROTOCOL: &[u8] = b"acme-tls/1";
+
 /// A ClientHello that was read.
 pub(crate) struct Hello {
     pub(crate) accepted: Accepted,
@@ -16,6 +19,8 @@ pub(crate) struct Hello {
     pub(crate) bytes: Vec<u8>,
     /// In lower case.
     pub(crate) server_name: Option<String>,
+    /// Whether the client validates a challenge of ACME.
+    pub(crate) is_challenge: bool,
 }
 
 /// Reads a ClientHello. The caller bounds the time.
@@ -37,8 +42,10 @@ pub(crate) async fn read_hello(stream: &mut TcpStream) -> io::Result<Hello> {
         match acceptor.accept() {
             Ok(None) => {}
             Ok(Some(accepted)) => {
-                let server_name = accepted.client_hello().server_name().map(str::to_ascii_lowercase);
-                return Ok(Hello { accepted, bytes, server_name });
+                let hello = accepted.client_hello();
+                let server_name = hello.server_name().map(str::to_ascii_lowercase);
+                let is_challenge = hello.alpn().is_some_and(|mut protocols| protocols.all(|one| one == ACME_PROTOCOL));
+                return Ok(Hello { accepted, bytes, server_name, is_challenge });
             }
             Err((error, mut alert)) => {
                 let mut answer = Vec::new();

@@ -6,7 +6,7 @@ mod server;
 
 pub(crate) use backend::backend_config;
 pub(crate) use hello::{Hello, read_hello};
-pub(crate) use server::server_config;
+pub(crate) use server::{challenge_config, server_config};
 
 use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;

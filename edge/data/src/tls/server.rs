@@ -8,10 +8,11 @@ use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
-use rustls::sign::CertifiedKey;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
+use super::hello::ACME_PROTOCOL;
 use super::{TlsError, certificates, private_key, provider, roots};
 
 /// The protocols that HTTP listeners offer.
@@ -36,6 +37,19 @@ pub(crate) fn server_config(
     if is_http {
         config.alpn_protocols = HTTP_PROTOCOLS.map(<[u8]>::to_vec).to_vec();
     }
+    Ok(Arc::new(config))
+}
+
+/// Makes the settings that answer a challenge of ACME: nothing but the handshake follows.
+pub(crate) fn challenge_config(certificate: &Arc<ServerCertificate>) -> Result<Arc<ServerConfig>, TlsError> {
+    // The certificate has a critical extension that rustls does not know, so it must not be read as others are.
+    let chain = certificates(&certificate.chain_pem)?;
+    let key = provider().key_provider.load_private_key(private_key(&certificate.key_pem)?)?;
+    let resolver = SingleCertAndKey::from(CertifiedKey::new(chain, key));
+    let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+    let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(resolver));
+    config.send_tls13_tickets = 0;
+    config.alpn_protocols = vec![ACME_PROTOCOL.to_vec()];
     Ok(Arc::new(config))
 }
 

@@ -121,8 +121,11 @@ async fn forwarding_headers_of_clients_are_replaced_and_those_of_trusted_proxies
     for line in ["x-hop", "203.0.113.9", "deflate"] {
         assert!(!seen.contains(line), "{line} {seen}");
     }
-    let options =
-        ListenerOptions { trusted_proxies: Arc::from(["127.0.0.0/8".parse().unwrap()]), proxy_protocol: false };
+    let options = ListenerOptions {
+        trusted_proxies: Arc::from(["127.0.0.0/8".parse().unwrap()]),
+        proxy_protocol: false,
+        ..ListenerOptions::default()
+    };
     fixture.apply_with(ListenerProtocol::Http(any_host(vec![rule("/", "a")])), options).await;
     let seen = text(&fixture.send(request("GET", "/", &sent, "")).await);
     for line in [
@@ -202,8 +205,11 @@ async fn a_redirect_to_https_ends_behind_a_proxy_that_ends_tls() {
     let _upstream = fixture.echo("a").await;
     let https = request("GET", "/", &[("x-forwarded-proto", "https")], "");
     assert_eq!(fixture.send(https.clone()).await.status(), 302, "a client may not choose");
-    let options =
-        ListenerOptions { trusted_proxies: Arc::from(["127.0.0.0/8".parse().unwrap()]), proxy_protocol: false };
+    let options = ListenerOptions {
+        trusted_proxies: Arc::from(["127.0.0.0/8".parse().unwrap()]),
+        proxy_protocol: false,
+        ..ListenerOptions::default()
+    };
     fixture.apply_with(ListenerProtocol::Http(any_host(rules())), options).await;
     assert_eq!(fixture.send(https).await.status(), 200);
     assert_eq!(fixture.get("/").await.status(), 302);

@@ -43,8 +43,11 @@ async fn addresses_are_allowed_and_denied_by_the_clients_own() {
     let policy =
         AddressPolicy { allow: vec!["203.0.113.0/24".parse().unwrap()], deny: vec!["203.0.113.66".parse().unwrap()] };
     let rules = vec![filtered("/", "a", [Filter::Addresses(Arc::new(policy))])];
-    let trusted =
-        ListenerOptions { trusted_proxies: Arc::from(["127.0.0.0/8".parse().unwrap()]), proxy_protocol: false };
+    let trusted = ListenerOptions {
+        trusted_proxies: Arc::from(["127.0.0.0/8".parse().unwrap()]),
+        proxy_protocol: false,
+        ..ListenerOptions::default()
+    };
     for (options, forwarded, status) in [
         (ListenerOptions::default(), "203.0.113.7", 403),
         (trusted.clone(), "203.0.113.7", 200),

@@ -59,7 +59,11 @@ async fn tcp_without_a_backend_is_closed() {
 #[tokio::test]
 async fn the_proxy_protocol_is_read_from_trusted_proxies_and_written_to_backends() {
     for (version, trusted) in [(ProxyVersion::V1, "127.0.0.1"), (ProxyVersion::V1, "192.0.2.0/24")] {
-        let options = ListenerOptions { trusted_proxies: Arc::from([trusted.parse().unwrap()]), proxy_protocol: true };
+        let options = ListenerOptions {
+            trusted_proxies: Arc::from([trusted.parse().unwrap()]),
+            proxy_protocol: true,
+            ..ListenerOptions::default()
+        };
         let protocol = ListenerProtocol::Tcp(Arc::from([reference("a")]));
         let mut fixture = Fixture::with(protocol, options, Options::default()).await;
         let backend = Backend { proxy_protocol: Some(version), ..Backend::plain(BackendProtocol::Http1) };
@@ -114,7 +118,11 @@ async fn every_request_to_a_backend_with_the_proxy_protocol_has_its_own_connecti
 
 #[tokio::test]
 async fn a_trusted_proxy_must_send_its_header() {
-    let options = ListenerOptions { trusted_proxies: Arc::from(["127.0.0.1".parse().unwrap()]), proxy_protocol: true };
+    let options = ListenerOptions {
+        trusted_proxies: Arc::from(["127.0.0.1".parse().unwrap()]),
+        proxy_protocol: true,
+        ..ListenerOptions::default()
+    };
     let protocol = ListenerProtocol::Http(any_host(vec![rule("/", "a")]));
     let fixture = Fixture::with(protocol, options, Options::default()).await;
     let _upstream = fixture.echo("a").await;

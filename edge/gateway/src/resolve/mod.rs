@@ -8,6 +8,7 @@
 mod addresses;
 mod backends;
 mod certificates;
+mod challenges;
 mod classes;
 mod gateways;
 mod hosts;
@@ -23,6 +24,7 @@ mod settings;
 mod table;
 
 pub use addresses::{Allocated, OWNED_LABEL, WantedPort, WantedService, allocate, bind_ports, is_owned, slices};
+pub use challenges::{Challenges, ENTRY as CHALLENGES_ENTRY, HttpChallenge, ISSUER_ANNOTATION, TlsChallenge};
 pub use classes::FEATURES;
 pub use http::path_regex;
 
@@ -107,6 +109,7 @@ pub fn resolve(objects: &Objects, now: &str) -> Resolved {
     table::build(objects, &gateways, &attached, &all, &mut resolved);
     ingress::resolve(objects, &all, &mut resolved);
     table::add_policy_backends(objects, &all, &mut resolved);
+    challenges::add(objects, &mut resolved);
 
     classes::statuses(objects, now, &mut resolved.statuses);
     gateways::statuses(objects, &gateways, now, &mut resolved);

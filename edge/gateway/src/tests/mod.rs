@@ -11,6 +11,7 @@
 //! | `routes` | prints the routing configuration |
 //! | `services` | prints the ports of Services, and the addresses |
 //! | `certificate NAME` | puts a Secret with a certificate for the host of this name |
+//! | `challenge HOST TOKEN` | puts the Secret with an answer to a challenge of ACME |
 //! | `delete KIND NAME` | |
 //! | `ask [METHOD] URL [NAME:VALUE]` | prints the backends of a request, or the status of one that no rule takes |
 //! | `events` | prints the events |
@@ -28,7 +29,7 @@ use serde_json::json;
 use testkit_fixture::split;
 
 use crate::objects::{DataNode, Objects};
-use crate::resolve::{self, PortRange, Resolved};
+use crate::resolve::{self, CHALLENGES_ENTRY, Challenges, HttpChallenge, PortRange, Resolved, TlsChallenge};
 use crate::{trace, world};
 
 /// The state of one case: objects by kind and key, and what follows from them.
@@ -83,6 +84,10 @@ impl Scene {
             }
             ["certificate", name] => {
                 self.put(certificate(name)?);
+                Ok(String::new())
+            }
+            ["challenge", host, token] => {
+                self.put(challenge(host, token));
                 Ok(String::new())
             }
             ["settle"] => self.settle(),
@@ -253,5 +258,19 @@ fn certificate(name: &str) -> Result<Value, String> {
     }))
 }
 
+/// Returns the Secret with an answer to a challenge of ACME by HTTP, and the certificate of one by TLS.
+fn challenge(host: &str, token: &str) -> Value {
+    let http = HttpChallenge { host: host.to_owned(), token: token.to_owned(), answer: "answer".to_owned() };
+    let tls = TlsChallenge { host: host.to_owned(), certificate: String::new(), key: String::new() };
+    let challenges = Challenges { version: 7, http: vec![http], tls: vec![tls] };
+    let text = serde_json::to_string(&challenges).unwrap_or_default();
+    let key = Challenges::secret();
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": key.name, "namespace": key.namespace},
+        "data": {CHALLENGES_ENTRY: BASE64_STANDARD.encode(text)},
+    })
+}
+
 testkit_fixture::scripts!(Scene::default, run;
-    annotations attachment certificates gateways http ingress ingress_conformance listener_sets references route_policies streams tls_policies);
+    annotations attachment certificates challenges gateways http ingress ingress_conformance listener_sets references
+    route_policies streams tls_policies);

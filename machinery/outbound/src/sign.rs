@@ -18,15 +18,16 @@ impl std::fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// Reads the profile `default` of a credentials file, as AWS's tools write it.
-    pub fn parse(text: &str) -> Option<Credentials> {
+    /// Reads a profile of a credentials file, as AWS's tools write it. Lines before the first profile are those of
+    /// `default`.
+    pub fn parse(text: &str, wanted: &str) -> Option<Credentials> {
         let mut credentials = Credentials { access_key: String::new(), secret_key: String::new(), session_token: None };
-        let mut is_default = true;
+        let mut is_wanted = wanted == "default";
         for line in text.lines().map(str::trim) {
             if let Some(profile) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-                is_default = profile.trim() == "default";
+                is_wanted = profile.trim() == wanted;
             }
-            let Some((name, value)) = line.split_once('=').filter(|_| is_default && !line.starts_with('#')) else {
+            let Some((name, value)) = line.split_once('=').filter(|_| is_wanted && !line.starts_with('#')) else {
                 continue;
             };
             let value = value.trim().to_owned();
@@ -161,6 +162,38 @@ mod tests {
         assert!(authorization.ends_with(expected), "{authorization}");
     }
 
+    /// The requests and the headers are those of botocore's own signer.
+    #[test]
+    fn requests_get_the_signatures_of_botocore() {
+        let table: serde_json::Value = serde_json::from_str(include_str!("../tests/signatures.json")).unwrap();
+        for case in table.as_array().unwrap() {
+            let text = |name: &str| case[name].as_str().unwrap();
+            let credentials = Credentials {
+                access_key: text("access_key").to_owned(),
+                secret_key: text("secret_key").to_owned(),
+                session_token: case["session_token"].as_str().map(str::to_owned),
+            };
+            let query: Vec<(&str, &str)> = case["query"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|pair| (pair[0].as_str().unwrap(), pair[1].as_str().unwrap()))
+                .collect();
+            let request = Unsigned {
+                method: text("method"),
+                host: text("host"),
+                path: text("path"),
+                query: &query,
+                body_hash: &sha256(text("body").as_bytes()),
+                region: text("region"),
+                service: text("service"),
+                time: text("time").parse().unwrap(),
+            };
+            let signed = sign(&request, &credentials);
+            assert_eq!(signed.headers.last().unwrap().1, text("authorization"), "{case}");
+        }
+    }
+
     #[test]
     fn names_are_encoded_as_aws_wants_them() {
         assert_eq!(encode("a b/ü+~", true), "a%20b/%C3%BC%2B~");
@@ -169,11 +202,11 @@ mod tests {
     }
 
     #[test]
-    fn credentials_are_read_of_the_default_profile() {
+    fn credentials_are_read_of_a_profile() {
         let text = "[other]\naws_access_key_id = no\n[default]\naws_access_key_id=A\naws_secret_access_key = s=1\n";
-        let credentials = Credentials::parse(text).unwrap();
+        let credentials = Credentials::parse(text, "default").unwrap();
         assert_eq!((credentials.access_key.as_str(), credentials.secret_key.as_str()), ("A", "s=1"));
         assert_eq!(format!("{credentials:?}"), "Credentials(A)");
-        assert_eq!(Credentials::parse("[default]\naws_access_key_id=A\n"), None);
+        assert_eq!(Credentials::parse("[default]\naws_access_key_id=A\n", "default"), None);
     }
 }

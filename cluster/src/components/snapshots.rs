@@ -1,0 +1,52 @@
+//! The rights on volume snapshots: of the snapshot controller, and of users by the roles admin, edit and view.
+
+use corten_meta::Value;
+use serde_json::json;
+
+const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
+const GROUP_SNAPSHOTS: &str = "groupsnapshot.storage.k8s.io";
+/// The role of the snapshot controller.
+pub const ROLE: &str = "corten:snapshot-controller";
+
+/// Returns the rules of the snapshot controller. It installs the kinds too.
+pub fn rules() -> Value {
+    let read = json!(["get", "list", "watch"]);
+    let own = json!(["get", "list", "watch", "create", "update", "patch", "delete"]);
+    let status = json!(["update", "patch"]);
+    json!([
+        {"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"],
+         "verbs": ["get", "create", "patch"]},
+        {"apiGroups": [""], "resources": ["persistentvolumes", "nodes"], "verbs": read},
+        {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["get", "list", "watch", "patch"]},
+        {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]},
+        {"apiGroups": [SNAPSHOTS], "resources": ["volumesnapshotclasses"], "verbs": read},
+        {"apiGroups": [SNAPSHOTS], "resources": ["volumesnapshots", "volumesnapshotcontents"], "verbs": own},
+        {"apiGroups": [SNAPSHOTS], "resources": ["volumesnapshots/status", "volumesnapshotcontents/status"],
+         "verbs": status},
+        {"apiGroups": [GROUP_SNAPSHOTS], "resources": ["volumegroupsnapshotclasses"], "verbs": read},
+        {"apiGroups": [GROUP_SNAPSHOTS], "resources": ["volumegroupsnapshots", "volumegroupsnapshotcontents"],
+         "verbs": own},
+        {"apiGroups": [GROUP_SNAPSHOTS],
+         "resources": ["volumegroupsnapshots/status", "volumegroupsnapshotcontents/status"], "verbs": status},
+    ])
+}
+
+/// Returns the ClusterRoles that become parts of admin, edit and view: users snapshot the claims of their namespaces.
+pub fn aggregated_roles() -> Vec<Value> {
+    let role = |name: &str, to: &[&str], verbs: Value| {
+        let label = |role: &&str| (format!("rbac.authorization.k8s.io/aggregate-to-{role}"), json!("true"));
+        let labels: serde_json::Map<String, Value> = to.iter().map(label).collect();
+        let rule = |group: &str, resource: &str| json!({"apiGroups": [group], "resources": [resource], "verbs": verbs});
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": name, "labels": labels},
+            "rules": [rule(SNAPSHOTS, "volumesnapshots"), rule(GROUP_SNAPSHOTS, "volumegroupsnapshots")],
+        })
+    };
+    let write = json!(["create", "delete", "deletecollection", "patch", "update"]);
+    vec![
+        role("corten:snapshots-edit", &["admin", "edit"], write),
+        role("corten:snapshots-view", &["admin", "edit", "view"], json!(["get", "list", "watch"])),
+    ]
+}
