@@ -136,7 +136,7 @@ fn roles() -> Vec<(&'static str, Value)> {
         {"apiGroups": [""], "resources": ["services", "namespaces"], "verbs": ["list", "watch"]},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
         {"apiGroups": ["networking.k8s.io"], "resources": ["ingresses", "ingressclasses"], "verbs": ["list", "watch"]},
-        {"apiGroups": [crds::GROUP], "resources": crds::resources(crds::GROUP), "verbs": ["list", "watch"]},
+        {"apiGroups": [crds::GROUP], "resources": crds::resources(), "verbs": ["list", "watch"]},
         {"apiGroups": [crds::POLICY_GROUP], "resources": ["routepolicies"], "verbs": ["list", "watch"]},
     ]);
     let approver = json!([

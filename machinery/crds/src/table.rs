@@ -186,12 +186,6 @@ impl Table {
         self.kinds.iter().map(|kind| kind.plural.clone()).collect()
     }
 
-    /// Returns the plural names of the kinds of a group.
-    pub fn resources_of(&self, group: &str) -> Vec<String> {
-        let kinds = self.kinds.iter().filter(|kind| kind.group == group);
-        kinds.map(|kind| kind.plural.clone()).collect()
-    }
-
     /// Returns the errors of the table: types and patterns that do not exist, and defaults that are not JSON. For the
     /// test of the package that has the table.
     pub fn errors(&self) -> Vec<String> {

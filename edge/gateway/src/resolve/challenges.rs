@@ -159,5 +159,6 @@ fn rule(challenge: &HttpChallenge) -> HttpRule {
         retry: None,
         session: None,
         grpc: false,
+        grpc_method: None,
     }
 }

@@ -272,4 +272,5 @@ fn challenge(host: &str, token: &str) -> Value {
 }
 
 testkit_fixture::scripts!(Scene::default, run;
-    annotations attachment certificates challenges gateways http ingress ingress_conformance listener_sets references route_policies streams tls_policies);
+    annotations attachment certificates challenges gateways http ingress ingress_conformance listener_sets references
+    route_policies streams tls_policies);
