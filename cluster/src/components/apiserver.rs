@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::console::Console;
-use super::edge::IngressAdviser;
+use super::ingress_advice::IngressAdviser;
 use super::server_certificates::{self, Renewed, ServerClients, mark_loaded, write_kubeconfigs};
 use super::serving_certificate::Certificates;
 use super::{access, addons, authorization, etcd_client, further_nodes, joining};

@@ -14,13 +14,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use corten_apiserver::Adviser;
 use corten_client::Client;
 use corten_controllers::NodeComponent;
 use corten_gateway::data::{Applied, DataHalf};
 use corten_gateway::demand::Demand;
-use corten_gateway::{annotations, control, data, resolve};
-use corten_meta::Value;
+use corten_gateway::{control, data};
 use corten_routing::{BackendKey, Configuration, Endpoints};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -79,19 +77,6 @@ fn spawn_control(config: control::Config, orders: corten_acme::Config, client: C
         controlling.await;
         Ok::<(), anyhow::Error>(())
     });
-}
-
-/// Warns the authors of Ingresses of annotations that have no effect.
-#[derive(Debug)]
-pub struct IngressAdviser;
-
-impl Adviser for IngressAdviser {
-    fn warnings(&self, group: &str, plural: &str, object: &Value) -> Vec<String> {
-        match (group, plural) {
-            ("networking.k8s.io", "ingresses") => annotations::warnings(object, resolve::CLASS),
-            _ => Vec::new(),
-        }
-    }
 }
 
 /// Starts the proxy of a node whenever it is needed. It connects to the API server as the node's other components do:

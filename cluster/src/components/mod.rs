@@ -24,6 +24,7 @@ mod forgotten;
 pub mod further_nodes;
 mod further_servers;
 mod groups;
+mod ingress_advice;
 mod joining;
 pub mod load_balancing;
 mod member_certificates;

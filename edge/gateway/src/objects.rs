@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use corten_meta::{Key, Value};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 pub use crate::policy_spec::RoutePolicySpec;
+pub use crate::reference::Reference;
 
 /// All objects of the cluster that routing depends on.
 #[derive(Clone, Debug, Default)]
@@ -111,21 +112,6 @@ pub struct NamespaceSpec {}
 pub struct GatewayClassSpec {
     pub controller_name: String,
     pub parameters_ref: Option<Reference>,
-}
-
-/// A reference to an object of any kind.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Reference {
-    pub group: String,
-    pub kind: String,
-    pub name: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub namespace: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub section_name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub port: Option<u16>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

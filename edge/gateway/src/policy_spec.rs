@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::objects::Reference;
+use crate::reference::Reference;
 
 /// The settings of a policy. A field that is absent says nothing: a policy of a wider target may set it.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]

@@ -231,7 +231,7 @@ fn is_origin(text: &str) -> bool {
 }
 
 fn is_regex(text: &str) -> bool {
-    crate::resolve::path_regex(text).is_ok()
+    crate::path_regex::compile(text).is_some()
 }
 
 /// Reports whether a string names an object, with or without its namespace.

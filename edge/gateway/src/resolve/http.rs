@@ -19,8 +19,6 @@ use crate::objects::{
 
 /// The longest regular expression, in bytes of its compiled form.
 const REGEX_SIZE: usize = 256 * 1024;
-/// The longest regular expression of an Ingress, in bytes.
-const MAX_PATTERN: usize = 1024;
 
 /// The rules of a route, and the errors of its references and values.
 #[derive(Default, Debug)]
@@ -168,14 +166,10 @@ pub fn regex(text: &str) -> Result<Regex, Problem> {
     built.map_err(|_| Problem::new("UnsupportedValue", format!("{text:?} is no regular expression that is supported")))
 }
 
-/// Compiles the regular expression of an Ingress's path, which matches the beginning of paths in any case.
+/// Compiles the regular expression of an Ingress's path.
 pub fn path_regex(text: &str) -> Result<Regex, Problem> {
     let unsupported = || Problem::new("UnsupportedValue", "no regular expression that is supported");
-    if text.len() > MAX_PATTERN {
-        return Err(unsupported());
-    }
-    let mut builder = regex::RegexBuilder::new(&format!("^(?:{text})"));
-    builder.case_insensitive(true).size_limit(REGEX_SIZE).build().map_err(|_| unsupported())
+    crate::path_regex::compile(text).ok_or_else(unsupported)
 }
 
 fn timeouts(rule: &HttpRuleSpec) -> Timeouts {

@@ -26,7 +26,6 @@ mod table;
 pub use addresses::{Allocated, OWNED_LABEL, WantedPort, WantedService, allocate, bind_ports, is_owned, slices};
 pub use challenges::{Challenges, ENTRY as CHALLENGES_ENTRY, HttpChallenge, ISSUER_ANNOTATION, TlsChallenge};
 pub use classes::FEATURES;
-pub use http::path_regex;
 
 use std::collections::BTreeSet;
 
