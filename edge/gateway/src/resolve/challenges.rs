@@ -159,6 +159,5 @@ fn rule(challenge: &HttpChallenge) -> HttpRule {
         retry: None,
         session: None,
         grpc: false,
-        grpc_method: None,
     }
 }
