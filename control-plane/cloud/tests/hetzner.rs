@@ -114,7 +114,7 @@ impl Account {
                 Ok(json!({"servers": shown, "meta": {"pagination": {"next_page": next}}}))
             }
             ("GET", ["servers", id]) => {
-                let server = self.servers.iter().find(|one| one["id"].to_string() == *id);
+                let server = self.servers.iter().find(|one| has_id(one, id));
                 Ok(json!({"server": server.ok_or((404, "not_found"))?}))
             }
             ("GET", ["networks"]) => Ok(json!({"networks": [self.network]})),
@@ -144,17 +144,21 @@ impl Account {
                 Ok(json!({"load_balancer": made}))
             }
             ("DELETE", ["load_balancers", id]) => {
-                self.balancers.retain(|one| one["id"].to_string() != *id);
+                self.balancers.retain(|one| !has_id(one, id));
                 Ok(Value::Null)
             }
             ("POST", ["load_balancers", id, "actions", action]) => {
-                let one = self.balancers.iter_mut().find(|one| one["id"].to_string() == *id);
+                let one = self.balancers.iter_mut().find(|one| has_id(one, id));
                 act(one.ok_or((404, "not_found"))?, action, body);
                 Ok(json!({}))
             }
             _ => Err((404, "not_found")),
         }
     }
+}
+
+fn has_id(object: &Value, id: &str) -> bool {
+    object["id"].as_u64() == id.parse().ok()
 }
 
 /// Carries out an action at a load balancer.
