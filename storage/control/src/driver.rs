@@ -107,18 +107,17 @@ impl Driver {
         if self.has_service(Service::ControllerService) {
             let request = csi::ControllerGetCapabilitiesRequest {};
             let answer = within(self.timeout, self.controller().controller_get_capabilities(request)).await?;
-            let types = answer.capabilities.into_iter().filter_map(|one| match one.r#type {
-                Some(csi::controller_service_capability::Type::Rpc(rpc)) => Some(rpc.r#type),
-                None => None,
-            });
+            let types = answer
+                .capabilities
+                .into_iter()
+                .filter_map(|one| one.r#type.map(|csi::controller_service_capability::Type::Rpc(rpc)| rpc.r#type));
             self.controller = types.collect();
         }
         if self.has_service(Service::GroupControllerService) {
             let request = csi::GroupControllerGetCapabilitiesRequest {};
             let answer = within(self.timeout, self.group().group_controller_get_capabilities(request)).await?;
-            let types = answer.capabilities.into_iter().filter_map(|one| match one.r#type {
-                Some(csi::group_controller_service_capability::Type::Rpc(rpc)) => Some(rpc.r#type),
-                None => None,
+            let types = answer.capabilities.into_iter().filter_map(|one| {
+                one.r#type.map(|csi::group_controller_service_capability::Type::Rpc(rpc)| rpc.r#type)
             });
             self.group = types.collect();
         }
@@ -126,10 +125,10 @@ impl Driver {
         let mut node = NodeClient::new(self.channel.clone());
         match within(self.timeout, node.node_get_capabilities(csi::NodeGetCapabilitiesRequest {})).await {
             Ok(answer) => {
-                let types = answer.capabilities.into_iter().filter_map(|one| match one.r#type {
-                    Some(csi::node_service_capability::Type::Rpc(rpc)) => Some(rpc.r#type),
-                    None => None,
-                });
+                let types = answer
+                    .capabilities
+                    .into_iter()
+                    .filter_map(|one| one.r#type.map(|csi::node_service_capability::Type::Rpc(rpc)| rpc.r#type));
                 self.node = types.collect();
             }
             Err(error) if error.code == Code::Unimplemented => {}

@@ -39,10 +39,13 @@ impl From<Result<(), corten_client::Error>> for Next {
     }
 }
 
+/// Returns the keys that a change of an object concerns.
+type Keys = Box<dyn Fn(&Change) -> Vec<Key> + Send + Sync>;
+
 /// A kind that a loop watches, and the keys that a change of an object concerns.
 pub struct Watch {
     pub cache: Arc<Cache>,
-    pub keys: Box<dyn Fn(&Change) -> Vec<Key> + Send + Sync>,
+    pub keys: Keys,
 }
 
 impl Watch {

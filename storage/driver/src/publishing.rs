@@ -304,7 +304,7 @@ impl Storage {
                 return abnormal(format!("the file system has {} errors", count.trim()));
             }
         }
-        match rustix::fs::statvfs(&self.pool.files(volume.content.place)) {
+        match rustix::fs::statvfs(self.pool.files(volume.content.place)) {
             Err(error) => abnormal(format!("the pool cannot be read: {error}")),
             Ok(found) if found.f_bavail.saturating_mul(found.f_frsize) < LEAST_FREE => {
                 abnormal("the pool of the node is full".to_owned())

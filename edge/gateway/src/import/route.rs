@@ -76,7 +76,7 @@ impl Importer {
             let redirect = json!({"scheme": "https", "statusCode": 308});
             let rules = [json!({"filters": [{"type": "RequestRedirect", "requestRedirect": redirect}]})];
             let name = format!("{name}-https");
-            self.push(route_object(source, &name, &hostnames(source, rule), &[section.clone()], &rules));
+            self.push(route_object(source, &name, &hostnames(source, rule), std::slice::from_ref(section), &rules));
         }
         if source.options.www_redirect
             && let Some(host) = rule.host.as_deref().filter(|host| !host.starts_with("*."))

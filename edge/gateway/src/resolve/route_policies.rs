@@ -223,14 +223,14 @@ impl RoutePolicies<'_> {
         if !self.by_target.keys().any(|target| target.kind == Kind::Service) {
             return;
         }
-        let mut last: Option<(Arc<[BackendRef]>, Arc<[BackendRef]>)> = None;
+        let mut last: Option<Protected> = None;
         for rule in rules {
-            let protected = match &last {
-                Some((before, protected)) if Arc::ptr_eq(before, &rule.backends) => protected.clone(),
+            let after = match &last {
+                Some(last) if Arc::ptr_eq(&last.before, &rule.backends) => last.after.clone(),
                 _ => rule.backends.iter().map(|backend| self.protected(backend)).collect(),
             };
-            last = Some((rule.backends.clone(), protected.clone()));
-            rule.backends = protected;
+            last = Some(Protected { before: rule.backends.clone(), after: after.clone() });
+            rule.backends = after;
         }
     }
 
@@ -356,4 +356,10 @@ fn ancestor_status(policy: &Policy<'_>, ancestor: &Ancestor, current: &Value, no
         "conditions":
             conditions(&[accepted, resolved], policy.object.metadata.generation, &current["conditions"], now),
     })
+}
+
+/// The references of a rule, before and after the filters of Services' policies were added. Rules share them.
+struct Protected {
+    before: Arc<[BackendRef]>,
+    after: Arc<[BackendRef]>,
 }
