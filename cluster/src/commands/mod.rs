@@ -336,7 +336,9 @@ fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
 /// Begins the log: on standard error, which systemd's journal takes, or in a file of bounded size.
 fn start_log(options: &LogOptions) -> Result<()> {
     let filter = tracing_subscriber::EnvFilter::try_new(&options.log).context("--log")?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter);
+    // A line that cannot be written, as on a full disk, is lost. Saying so on a standard error that cannot be written either
+    // would panic.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
     match &options.log_file {
         Some(path) => log.with_writer(log_file::LogFile::open(path, options.bytes())?).with_ansi(false).init(),
         None => {

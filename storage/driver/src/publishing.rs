@@ -1,6 +1,7 @@
 //! The volumes of this node: staged once, published for each pod, measured, grown and trimmed.
 
 use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use tracing::warn;
@@ -108,6 +109,9 @@ impl Storage {
         let own = if access.read_only { vec!["ro".to_owned()] } else { Vec::new() };
         let options = [file_system.own_options(), own, access.options.clone()].concat();
         mounts::mount_device(&attached.device.path(), target, file_system.name(), &options)?;
+        if !access.read_only {
+            open_to_all(target)?;
+        }
         if volume.content.file_system_bytes < volume.bytes && !access.read_only {
             self.grow_mounted(volume, &attached.device)?;
         }
@@ -330,6 +334,20 @@ fn healthy(layout: Layout) -> &'static str {
         Layout::File => "the volume is healthy",
         Layout::Directory => "the volume is a plain directory without a size limit",
     }
+}
+
+/// Lets every user write to an empty file system, as to the directories of the former class. A pod's `fsGroup` and the
+/// owner of files change it as they like.
+fn open_to_all(root: &Path) -> Result<()> {
+    let failed = || format!("read {}", root.display());
+    let metadata = std::fs::metadata(root).during(failed)?;
+    let mut entries = std::fs::read_dir(root).during(failed)?.flatten();
+    let is_empty = entries.all(|entry| entry.file_name() == "lost+found");
+    if is_empty && metadata.uid() == 0 && metadata.mode() & 0o7777 == 0o755 {
+        let open = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(root, open).during(|| format!("change the mode of {}", root.display()))?;
+    }
+    Ok(())
 }
 
 /// Reports whether a mount shows a loop device's file system, or its node.

@@ -101,7 +101,7 @@ mod tests {
         let first: Vec<Step> = steps(7, 3).take(50).collect();
         assert_eq!(first, steps(7, 3).take(50).collect::<Vec<_>>());
         assert_ne!(first, steps(8, 3).take(50).collect::<Vec<_>>());
-        for round in first.chunks(FAULTS.len()) {
+        for round in first.chunks_exact(FAULTS.len()) {
             let mut kinds: Vec<Fault> = round.iter().map(|step| step.fault).collect();
             kinds.sort_unstable();
             kinds.dedup();
