@@ -38,7 +38,9 @@ pub async fn client(
     shutdown: CancellationToken,
 ) -> Result<()> {
     while until_old(&path, &directories.authority(), &shutdown).await {
-        match certificate::renew(&client, &wanted, &path).await {
+        let renewed = shutdown.run_until_cancelled(certificate::renew(&client, &wanted, &path)).await;
+        let Some(renewed) = renewed else { break };
+        match renewed {
             Ok(()) => tracing::info!(path = %path.display(), "a client certificate of the node was renewed"),
             Err(error) => pause("client", &error, PAUSE, &shutdown).await,
         }
@@ -62,7 +64,8 @@ pub async fn serving(
             let names = names(&client, &node, &shutdown).await?;
             certificate::request(&client, &Wanted::serving(&node.name, names)).await
         };
-        match renewed.await {
+        let Some(renewed) = shutdown.run_until_cancelled(renewed).await else { break };
+        match renewed {
             Ok(Identity { certificate, key }) => {
                 write_private(&path, format!("{certificate}{key}").as_bytes())?;
                 is_retired = false;

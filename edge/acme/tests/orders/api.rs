@@ -117,8 +117,8 @@ impl State {
     fn answer(&mut self, request: &Request<Bytes>) -> Result<Body, Status> {
         let path = request.uri().path();
         if path.trim_matches('/').split('/').count() == 3 && path.starts_with("/apis/") {
-            let resources: Vec<Value> =
-                corten_gateway::crds::resources().into_iter().map(|name| json!({"name": name})).collect();
+            let names = corten_gateway::crds::resources().into_iter().chain(["routepolicies".to_owned()]);
+            let resources: Vec<Value> = names.map(|name| json!({"name": name})).collect();
             return Ok(Body::Full(json!({"resources": resources}).to_string().into()));
         }
         let selection = Selection::of(request);
