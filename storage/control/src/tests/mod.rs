@@ -92,13 +92,18 @@ async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     eventually(what, async || if holds().await { Ok(()) } else { Err("it does not hold".to_owned()) }).await;
 }
 
+/// Creates an object, as soon as its kind is served.
 async fn create(client: &Client, mut object: Value) {
     object["metadata"].as_object_mut().unwrap().remove("uid");
     let kind = object["kind"].as_str().unwrap().to_lowercase();
     let (group, version) = object["apiVersion"].as_str().unwrap().split_once('/').unwrap();
     let plural = format!("{}es", kind);
     let resource = corten_client::Resource::new(group, version, &plural, false);
-    client.dynamic(&resource).post("", &object).await.unwrap();
+    eventually("the object is created", async || match client.dynamic(&resource).post("", &object).await {
+        Err(error) if error.is_not_found() => Err(error.to_string()),
+        created => Ok(created.unwrap()),
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
