@@ -99,9 +99,10 @@ async fn create(client: &Client, mut object: Value) {
     let (group, version) = object["apiVersion"].as_str().unwrap().split_once('/').unwrap();
     let plural = format!("{}es", kind);
     let resource = corten_client::Resource::new(group, version, &plural, false);
-    eventually("the object is created", async || match client.dynamic(&resource).post("", &object).await {
+    let posting = async || client.dynamic(&resource).post("", &object).await;
+    eventually("the kind is served", async || match posting().await {
         Err(error) if error.is_not_found() => Err(error.to_string()),
-        created => Ok(created.unwrap()),
+        created => created.map_err(|error| panic!("{error}")),
     })
     .await;
 }
