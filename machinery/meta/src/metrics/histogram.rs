@@ -45,7 +45,7 @@ impl<const N: usize, const PARTS: u64> Histogram<N, PARTS> {
 
 #[cfg(test)]
 mod tests {
-    use corten_meta::metrics::Kind;
+    use crate::metrics::Kind;
 
     use super::*;
 
