@@ -42,7 +42,6 @@ impl fmt::Display for Path {
     }
 }
 
-/// The kind of a field error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     NotFound,

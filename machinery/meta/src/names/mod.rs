@@ -61,10 +61,6 @@ impl GroupVersion {
             _ => Err(Error::Name(format!("unexpected GroupVersion string: {text}"))),
         }
     }
-
-    pub fn with_kind(&self, kind: impl Into<String>) -> GroupVersionKind {
-        GroupVersionKind { group: self.group.clone(), version: self.version.clone(), kind: kind.into() }
-    }
 }
 
 impl GroupVersionKind {
