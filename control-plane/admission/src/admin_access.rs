@@ -14,14 +14,6 @@ const LABEL: &str = "resource.kubernetes.io/admin-access";
 pub struct AdminAccess;
 
 impl Plugin for AdminAccess {
-    fn name(&self) -> &'static str {
-        "AdminAccess"
-    }
-
-    fn resources(&self) -> &'static [(&'static str, &'static str)] {
-        &[("resource.k8s.io", "resourceclaims"), ("resource.k8s.io", "resourceclaimtemplates")]
-    }
-
     /// Waits until the caches are fresh: the label may have been set a moment ago.
     fn allocate<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async {

@@ -18,10 +18,6 @@ pub trait Adviser: std::fmt::Debug + Send + Sync {
 pub struct Advice(pub Arc<dyn Adviser>);
 
 impl Plugin for Advice {
-    fn name(&self) -> &'static str {
-        "Advice"
-    }
-
     /// Warns of the object as it is after all changes of other plugins.
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         let is_write = matches!(a.operation, Operation::Create | Operation::Update);

@@ -17,14 +17,6 @@ const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 pub struct CertificateSubjectRestriction;
 
 impl Plugin for CertificateSubjectRestriction {
-    fn name(&self) -> &'static str {
-        "CertificateSubjectRestriction"
-    }
-
-    fn resources(&self) -> &'static [(&'static str, &'static str)] {
-        &[("certificates.k8s.io", "certificatesigningrequests")]
-    }
-
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let is_signing_request = a.is("certificates.k8s.io", "certificatesigningrequests", "");

@@ -10,41 +10,111 @@ use corten_meta::{FieldError, Status, Value};
 use corten_store::Op;
 
 use super::attributes::Attributes;
-use super::durations::{self, Durations, Step, handled};
+use super::durations::{self, Durations, Step};
 use super::operation::Operation;
 use super::plugin::Plugin;
 use super::{
-    admin_access, advice, certificate_subject_restriction, claim_status, default_ingress_class, default_storage_class,
-    default_toleration_seconds, device_selectors, limit_ranger, namespace_lifecycle, node_declared_features,
-    node_restriction, persistent_volume_claim_resize, pod_resize, pod_security, pod_topology_labels, policy, priority,
+    admin_access, claim_status, default_storage_class, default_toleration_seconds, device_selectors, limit_ranger,
+    namespace_lifecycle, node_restriction, pod_resize, pod_security, pod_topology_labels, policy, priority,
     rbac_escalation, resource_quota, runtime_class, service_account, service_allocation, signing_request,
-    storage_object_in_use_protection, taint_nodes_by_condition, webhook,
+    taint_nodes_by_condition, webhook,
 };
-use crate::advice::Adviser;
+use crate::advice::{Advice, Adviser};
+use crate::certificate_subject_restriction::CertificateSubjectRestriction;
+use crate::default_ingress_class::DefaultIngressClass;
 use crate::door::{Objects, Target};
+use crate::node_declared_features::NodeDeclaredFeatureValidator;
+use crate::persistent_volume_claim_resize::PersistentVolumeClaimResize;
+use crate::storage_object_in_use_protection::StorageObjectInUseProtection;
 
 /// The plugins in upstream's order, with the durations of admission.
 pub struct Chain {
-    plugins: Vec<Counted>,
+    plugins: Vec<Entry>,
     steps: Durations,
 }
 
-/// A plugin, and its durations if upstream has a plugin of that name.
-struct Counted {
-    plugin: Box<dyn Plugin>,
+/// A plugin of the chain.
+struct Entry {
+    /// Upstream's name of the plugin, or ours.
     name: &'static str,
-    resources: &'static [(&'static str, &'static str)],
+    /// The operations that upstream's plugin handles in the two steps; none for a plugin that upstream does not have.
     handles: [&'static [Operation]; 2],
+    /// The resources that the plugin handles, by group and plural; none means all of them. The chain does not call it for
+    /// others: most plugins do not handle most writes.
+    resources: Vec<(&'static str, &'static str)>,
+    plugin: Box<dyn Plugin>,
     durations: Durations,
 }
 
-impl Counted {
-    fn new(plugin: Box<dyn Plugin>) -> Counted {
-        let (name, handles) = handled(plugin.name()).unwrap_or((plugin.name(), [&[], &[]]));
-        let resources = plugin.resources();
-        Counted { plugin, name, resources, handles, durations: Durations::default() }
-    }
+/// Makes an entry of the chain; the resources are words such as `ingresses.networking.k8s.io`.
+fn entry(
+    name: &'static str,
+    handles: [&'static [Operation]; 2],
+    resources: &'static str,
+    plugin: impl Plugin + 'static,
+) -> Entry {
+    let resource = |word: &'static str| word.split_once('.').map_or(("", word), |(plural, group)| (group, plural));
+    let resources = resources.split_whitespace().map(resource).collect();
+    Entry { name, handles, resources, plugin: Box::new(plugin), durations: Durations::default() }
+}
 
+const NONE: &[Operation] = &[];
+const C: &[Operation] = &[Operation::Create];
+const U: &[Operation] = &[Operation::Update];
+const CU: &[Operation] = &[Operation::Create, Operation::Update];
+const CUD: &[Operation] = &[Operation::Create, Operation::Update, Operation::Delete];
+const ALL: &[Operation] = &[Operation::Create, Operation::Update, Operation::Delete, Operation::Connect];
+
+/// The resources with pods or templates of pods.
+const WORKLOADS: &str = "namespaces pods podtemplates replicationcontrollers daemonsets.apps deployments.apps \
+                         replicasets.apps statefulsets.apps cronjobs.batch jobs.batch";
+const CLAIMS: &str = "resourceclaims.resource.k8s.io resourceclaimtemplates.resource.k8s.io";
+const DEVICES: &str = "deviceclasses.resource.k8s.io resourceclaims.resource.k8s.io \
+                       resourceclaimtemplates.resource.k8s.io";
+const CERTIFICATES: &str = "certificatesigningrequests.certificates.k8s.io";
+const IN_USE: &str = "persistentvolumeclaims persistentvolumes volumeattributesclasses.storage.k8s.io";
+const POLICIES: &str = "validatingadmissionpolicies.admissionregistration.k8s.io \
+                        mutatingadmissionpolicies.admissionregistration.k8s.io";
+const ROLES: &str = "roles.rbac.authorization.k8s.io rolebindings.rbac.authorization.k8s.io \
+                     clusterroles.rbac.authorization.k8s.io clusterrolebindings.rbac.authorization.k8s.io";
+
+/// Returns all plugins in upstream's order, after that of CustomResourceDefinitions.
+fn entries(custom_resources: impl Plugin + 'static) -> Vec<Entry> {
+    vec![
+        entry("CustomResourceRules", [NONE, NONE], "", custom_resources),
+        entry("NamespaceLifecycle", [CUD, NONE], "", namespace_lifecycle::NamespaceLifecycle),
+        entry("LimitRanger", [CU, CU], "pods persistentvolumeclaims", limit_ranger::LimitRanger),
+        entry("ServiceAccount", [CU, CU], "pods", service_account::ServiceAccount),
+        entry("NodeRestriction", [CUD, NONE], "", node_restriction::NodeRestriction),
+        entry("TaintNodesByCondition", [C, NONE], "nodes", taint_nodes_by_condition::TaintNodesByCondition),
+        entry("PodSecurity", [NONE, CU], WORKLOADS, pod_security::PodSecurity),
+        entry("Priority", [CUD, CUD], "pods priorityclasses.scheduling.k8s.io", priority::Priority),
+        entry("DefaultTolerationSeconds", [CU, NONE], "pods", default_toleration_seconds::DefaultTolerationSeconds),
+        entry("DefaultStorageClass", [C, NONE], "persistentvolumeclaims", default_storage_class::DefaultStorageClass),
+        entry("StorageObjectInUseProtection", [C, NONE], IN_USE, StorageObjectInUseProtection),
+        entry("PersistentVolumeClaimResize", [NONE, U], "persistentvolumeclaims", PersistentVolumeClaimResize),
+        entry("RuntimeClass", [C, C], "pods", runtime_class::RuntimeClass),
+        entry("CertificateSigning", [NONE, NONE], CERTIFICATES, signing_request::SigningRequest),
+        entry("CertificateSubjectRestriction", [NONE, C], CERTIFICATES, CertificateSubjectRestriction),
+        entry("DefaultIngressClass", [C, NONE], "ingresses.networking.k8s.io", DefaultIngressClass),
+        entry("PodTopologyLabels", [C, NONE], "pods", pod_topology_labels::PodTopologyLabels),
+        entry("NodeDeclaredFeatureValidator", [NONE, U], "pods", NodeDeclaredFeatureValidator),
+        entry("PodResizeValidator", [NONE, U], "pods", pod_resize::PodResizeValidator),
+        entry("MutatingAdmissionPolicy", [ALL, NONE], "", policy::MutatingAdmissionPolicy::new()),
+        entry("MutatingAdmissionWebhook", [ALL, NONE], "", webhook::MutatingAdmissionWebhook::new()),
+        entry("ValidatingAdmissionPolicy", [NONE, ALL], "", policy::ValidatingAdmissionPolicy::new()),
+        entry("ValidatingAdmissionWebhook", [NONE, ALL], "", webhook::ValidatingAdmissionWebhook::new()),
+        entry("AdminAccess", [NONE, NONE], CLAIMS, admin_access::AdminAccess),
+        entry("ClaimStatus", [NONE, NONE], "resourceclaims.resource.k8s.io", claim_status::ClaimStatus),
+        entry("DeviceSelectors", [NONE, NONE], DEVICES, device_selectors::DeviceSelectors),
+        entry("Expressions", [NONE, NONE], POLICIES, policy::Expressions),
+        entry("RBACEscalation", [NONE, NONE], ROLES, rbac_escalation::RbacEscalation),
+        entry("ServiceAllocation", [NONE, NONE], "services", service_allocation::ServiceAllocation),
+        entry("ResourceQuota", [NONE, CU], "", resource_quota::ResourceQuota),
+    ]
+}
+
+impl Entry {
     /// Reports whether it is a plugin of upstream's too: the others are rules of the API itself.
     fn can_be_disabled(&self) -> bool {
         self.handles.iter().any(|operations| !operations.is_empty())
@@ -66,7 +136,7 @@ impl Counted {
     /// Counts the plugin's answer and its duration since `began`, logs a refusal, and returns the current time.
     fn answered(&self, operation: Operation, step: Step, answer: &Result<(), Status>, began: Instant) -> Instant {
         if let Err(status) = answer {
-            log(self.plugin.as_ref(), status);
+            log(self.name, status);
         }
         if !self.handles[step as usize].contains(&operation) {
             return began;
@@ -76,62 +146,30 @@ impl Counted {
 }
 
 impl Chain {
-    /// Makes the chain of all plugins except those that are `disabled` by name. The plugin `first` precedes them.
+    /// Makes the chain of all plugins except those that are `disabled` by name. The plugin of CustomResourceDefinitions
+    /// precedes them.
     pub fn new(
-        first: Box<dyn Plugin>,
+        custom_resources: impl Plugin + 'static,
         disabled: &[String],
         adviser: Option<Arc<dyn Adviser>>,
     ) -> Result<Chain, String> {
-        let mut plugins: Vec<Box<dyn Plugin>> = vec![
-            first,
-            Box::new(namespace_lifecycle::NamespaceLifecycle),
-            Box::new(limit_ranger::LimitRanger),
-            Box::new(service_account::ServiceAccount),
-            Box::new(node_restriction::NodeRestriction),
-            Box::new(taint_nodes_by_condition::TaintNodesByCondition),
-            Box::new(pod_security::PodSecurity),
-            Box::new(priority::Priority),
-            Box::new(default_toleration_seconds::DefaultTolerationSeconds),
-            Box::new(default_storage_class::DefaultStorageClass),
-            Box::new(storage_object_in_use_protection::StorageObjectInUseProtection),
-            Box::new(persistent_volume_claim_resize::PersistentVolumeClaimResize),
-            Box::new(runtime_class::RuntimeClass),
-            Box::new(signing_request::SigningRequest),
-            Box::new(certificate_subject_restriction::CertificateSubjectRestriction),
-            Box::new(default_ingress_class::DefaultIngressClass),
-            Box::new(pod_topology_labels::PodTopologyLabels),
-            Box::new(node_declared_features::NodeDeclaredFeatureValidator),
-            Box::new(pod_resize::PodResizeValidator),
-            Box::new(policy::MutatingAdmissionPolicy::new()),
-            Box::new(webhook::MutatingAdmissionWebhook::new()),
-            Box::new(policy::ValidatingAdmissionPolicy::new()),
-            Box::new(webhook::ValidatingAdmissionWebhook::new()),
-            Box::new(admin_access::AdminAccess),
-            Box::new(claim_status::ClaimStatus),
-            Box::new(device_selectors::DeviceSelectors),
-            Box::new(policy::Expressions),
-            Box::new(rbac_escalation::RbacEscalation),
-            Box::new(service_allocation::ServiceAllocation),
-            Box::new(resource_quota::ResourceQuota),
-        ];
-        plugins.extend(adviser.map(|adviser| Box::new(advice::Advice(adviser)) as Box<dyn Plugin>));
-        let mut plugins: Vec<Counted> = plugins.into_iter().map(Counted::new).collect();
-        let is_unknown =
-            |name: &&String| !plugins.iter().any(|counted| counted.can_be_disabled() && counted.name == **name);
+        let mut plugins = entries(custom_resources);
+        plugins.extend(adviser.map(|adviser| entry("Advice", [NONE, NONE], "", Advice(adviser))));
+        let is_unknown = |name: &&String| !plugins.iter().any(|entry| entry.can_be_disabled() && entry.name == **name);
         if let Some(unknown) = disabled.iter().find(is_unknown) {
             return Err(format!("there is no admission plugin {} to disable", quote(unknown)));
         }
-        plugins.retain(|counted| !disabled.iter().any(|name| name == counted.name));
+        plugins.retain(|entry| !disabled.iter().any(|name| name == entry.name));
         Ok(Chain { plugins, steps: Durations::default() })
     }
 
     pub fn render_metrics(&self, out: &mut Exposition) {
-        durations::render(out, &self.steps, self.plugins.iter().map(|counted| (counted.name, &counted.durations)));
+        durations::render(out, &self.steps, self.plugins.iter().map(|entry| (entry.name, &entry.durations)));
     }
 
     /// Returns the plugins that handle objects of a kind.
-    fn concerned<'c>(&'c self, kind: &'c Kind) -> impl Iterator<Item = &'c dyn Plugin> {
-        self.plugins.iter().filter(|counted| counted.concerns(kind)).map(|counted| counted.plugin.as_ref())
+    fn concerned<'c>(&'c self, kind: &'c Kind) -> impl Iterator<Item = &'c Entry> {
+        self.plugins.iter().filter(|entry| entry.concerns(kind))
     }
 
     /// Lets the plugins change the object, and then allocate for it.
@@ -151,21 +189,21 @@ impl Chain {
     /// Lets the plugins allocate addresses, ports and the like for the object.
     pub async fn allocate(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
         let kind = Arc::clone(attributes.target.resource.kind());
-        for plugin in self.concerned(&kind) {
-            plugin.allocate(attributes).await.inspect_err(|status| log(plugin, status))?;
+        for entry in self.concerned(&kind) {
+            entry.plugin.allocate(attributes).await.inspect_err(|status| log(entry.name, status))?;
         }
         Ok(())
     }
 
     async fn change_in_turn(&self, attributes: &mut Attributes<'_>, mut began: Instant) -> Result<(), Status> {
         loop {
-            for counted in &self.plugins {
-                if !counted.concerns(attributes.target.resource.kind()) {
-                    counted.passed_over(attributes.operation, Step::Admit);
+            for entry in &self.plugins {
+                if !entry.concerns(attributes.target.resource.kind()) {
+                    entry.passed_over(attributes.operation, Step::Admit);
                     continue;
                 }
-                let answer = counted.plugin.admit(attributes).await;
-                began = counted.answered(attributes.operation, Step::Admit, &answer, began);
+                let answer = entry.plugin.admit(attributes).await;
+                began = entry.answered(attributes.operation, Step::Admit, &answer, began);
                 answer?;
             }
             if !attributes.reinvocation.next() {
@@ -185,7 +223,7 @@ impl Chain {
 
     /// Returns the errors that the plugins find in the object itself.
     pub fn errors(&self, attributes: &Attributes<'_>) -> Vec<FieldError> {
-        self.concerned(attributes.target.resource.kind()).flat_map(|plugin| plugin.errors(attributes)).collect()
+        self.concerned(attributes.target.resource.kind()).flat_map(|entry| entry.plugin.errors(attributes)).collect()
     }
 
     pub async fn validate(&self, attributes: &Attributes<'_>) -> Result<(), Status> {
@@ -196,13 +234,13 @@ impl Chain {
     }
 
     async fn validate_in_turn(&self, attributes: &Attributes<'_>, mut began: Instant) -> Result<(), Status> {
-        for counted in &self.plugins {
-            if !counted.concerns(attributes.target.resource.kind()) {
-                counted.passed_over(attributes.operation, Step::Validate);
+        for entry in &self.plugins {
+            if !entry.concerns(attributes.target.resource.kind()) {
+                entry.passed_over(attributes.operation, Step::Validate);
                 continue;
             }
-            let answer = counted.plugin.validate(attributes).await;
-            began = counted.answered(attributes.operation, Step::Validate, &answer, began);
+            let answer = entry.plugin.validate(attributes).await;
+            began = entry.answered(attributes.operation, Step::Validate, &answer, began);
             answer?;
         }
         Ok(())
@@ -210,16 +248,16 @@ impl Chain {
 
     pub async fn charge(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
         let kind = Arc::clone(attributes.target.resource.kind());
-        for plugin in self.concerned(&kind) {
-            plugin.charge(attributes).await.inspect_err(|status| log(plugin, status))?;
+        for entry in self.concerned(&kind) {
+            entry.plugin.charge(attributes).await.inspect_err(|status| log(entry.name, status))?;
         }
         Ok(())
     }
 
     pub async fn released(&self, target: &Target<'_>, object: &Value) -> Result<Vec<Op>, Status> {
         let mut operations = Vec::new();
-        for plugin in self.concerned(target.resource.kind()) {
-            operations.extend(plugin.released(target, object).await?);
+        for entry in self.concerned(target.resource.kind()) {
+            operations.extend(entry.plugin.released(target, object).await?);
         }
         Ok(operations)
     }
@@ -236,6 +274,6 @@ pub fn has_webhooks_or_policies(objects: &dyn Objects) -> bool {
     PLURALS.iter().any(|plural| !objects.cached_list("admissionregistration.k8s.io", plural, "").is_empty())
 }
 
-fn log(plugin: &dyn Plugin, status: &Status) {
-    tracing::debug!(plugin = plugin.name(), message = status.message, "admission refused a write");
+fn log(plugin: &str, status: &Status) {
+    tracing::debug!(plugin, message = status.message, "admission refused a write");
 }

@@ -89,14 +89,6 @@ impl Permission {
 }
 
 impl Plugin for ClaimStatus {
-    fn name(&self) -> &'static str {
-        "ClaimStatus"
-    }
-
-    fn resources(&self) -> &'static [(&'static str, &'static str)] {
-        &[("resource.k8s.io", "resourceclaims")]
-    }
-
     fn errors(&self, a: &Attributes<'_>) -> Vec<FieldError> {
         permissions(a).iter().filter_map(|permission| permission.decide_now(a).flatten()).collect()
     }

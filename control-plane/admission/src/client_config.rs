@@ -21,7 +21,6 @@ pub enum Server {
 }
 
 impl ClientConfig {
-    /// Reads `clientConfig`.
     pub fn from_value(config: &Value) -> Result<ClientConfig, String> {
         let string = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
         let ca_bundle = match config["caBundle"].as_str() {

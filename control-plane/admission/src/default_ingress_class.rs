@@ -12,14 +12,6 @@ const OLD_CLASS: &str = "kubernetes.io/ingress.class";
 pub struct DefaultIngressClass;
 
 impl Plugin for DefaultIngressClass {
-    fn name(&self) -> &'static str {
-        "DefaultIngressClass"
-    }
-
-    fn resources(&self) -> &'static [(&'static str, &'static str)] {
-        &[("networking.k8s.io", "ingresses")]
-    }
-
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             if !a.creates("networking.k8s.io", "ingresses") {

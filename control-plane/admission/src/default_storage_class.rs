@@ -12,14 +12,6 @@ const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 pub struct DefaultStorageClass;
 
 impl Plugin for DefaultStorageClass {
-    fn name(&self) -> &'static str {
-        "DefaultStorageClass"
-    }
-
-    fn resources(&self) -> &'static [(&'static str, &'static str)] {
-        &[("", "persistentvolumeclaims")]
-    }
-
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             if !a.creates("", "persistentvolumeclaims") {

@@ -14,14 +14,6 @@ const SECONDS: i64 = 300;
 pub struct DefaultTolerationSeconds;
 
 impl Plugin for DefaultTolerationSeconds {
-    fn name(&self) -> &'static str {
-        "DefaultTolerationSeconds"
-    }
-
-    fn resources(&self) -> &'static [(&'static str, &'static str)] {
-        &[("", "pods")]
-    }
-
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             // An update may replace the list of tolerations, but not remove these.

@@ -11,18 +11,6 @@ use super::plugin::Plugin;
 pub struct DeviceSelectors;
 
 impl Plugin for DeviceSelectors {
-    fn name(&self) -> &'static str {
-        "DeviceSelectors"
-    }
-
-    fn resources(&self) -> &'static [(&'static str, &'static str)] {
-        &[
-            ("resource.k8s.io", "deviceclasses"),
-            ("resource.k8s.io", "resourceclaims"),
-            ("resource.k8s.io", "resourceclaimtemplates"),
-        ]
-    }
-
     fn errors(&self, a: &Attributes<'_>) -> Vec<FieldError> {
         // The spec of a claim is immutable, so it is validated at creation only.
         let writes = match a.operation {

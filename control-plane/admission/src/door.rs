@@ -161,7 +161,6 @@ pub trait Authorizer: Send + Sync {
     fn authorize_now(&self, attributes: &corten_access::Attributes<'_>) -> Option<Result<String, String>>;
     /// Returns the rules of a role.
     fn role(&self, kind: &str, namespace: &str, name: &str) -> Option<Arc<Vec<Rule>>>;
-    /// Returns the rules that the user has in a namespace.
     fn rules_for(&self, user: &User, namespace: &str) -> Vec<Rule>;
 }
 

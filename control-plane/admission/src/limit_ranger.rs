@@ -19,14 +19,6 @@ const SET: &str = "/metadata/annotations/kubernetes.io~1limit-ranger";
 pub struct LimitRanger;
 
 impl Plugin for LimitRanger {
-    fn name(&self) -> &'static str {
-        "LimitRanger"
-    }
-
-    fn resources(&self) -> &'static [(&'static str, &'static str)] {
-        &[("", "pods"), ("", "persistentvolumeclaims")]
-    }
-
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             if sizes_pod(a) && !is_being_deleted(a) {
@@ -114,7 +106,6 @@ fn with_missing(container: &mut Value, field: &str, defaults: &Map<String, Value
     set_by_default
 }
 
-/// Returns the object's violations of a LimitRange.
 fn violations(object: &Value, range: &Value, claim: bool) -> Vec<String> {
     let mut wrong = Vec::new();
     for item in items(range, "/spec/limits") {

@@ -14,10 +14,6 @@ const IMMORTAL: &[&str] = &["default", "kube-system", "kube-public"];
 pub struct NamespaceLifecycle;
 
 impl Plugin for NamespaceLifecycle {
-    fn name(&self) -> &'static str {
-        "NamespaceLifecycle"
-    }
-
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(check_namespace(a))
     }

@@ -13,14 +13,6 @@ use super::pod_resize::node_of_changed;
 pub struct NodeDeclaredFeatureValidator;
 
 impl Plugin for NodeDeclaredFeatureValidator {
-    fn name(&self) -> &'static str {
-        "NodeDeclaredFeatureValidator"
-    }
-
-    fn resources(&self) -> &'static [(&'static str, &'static str)] {
-        &[("", "pods")]
-    }
-
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let is_concerned = a.is("", "pods", "") || a.is("", "pods", "resize");

@@ -19,10 +19,6 @@ pub struct NodeRestriction;
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 impl Plugin for NodeRestriction {
-    fn name(&self) -> &'static str {
-        "NodeRestriction"
-    }
-
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let user = a.target.context.user();

@@ -10,14 +10,6 @@ use super::plugin::Plugin;
 pub struct PersistentVolumeClaimResize;
 
 impl Plugin for PersistentVolumeClaimResize {
-    fn name(&self) -> &'static str {
-        "PersistentVolumeClaimResize"
-    }
-
-    fn resources(&self) -> &'static [(&'static str, &'static str)] {
-        &[("", "persistentvolumeclaims")]
-    }
-
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let old = match a.old.as_deref() {

@@ -12,14 +12,6 @@ use crate::door::Target;
 
 /// An admission plugin. Every hook has a default.
 pub trait Plugin: Send + Sync {
-    fn name(&self) -> &'static str;
-
-    /// Returns the resources that the plugin handles, by group and plural; none means all of them. The chain does not
-    /// call it for others: most plugins do not handle most writes.
-    fn resources(&self) -> &'static [(&'static str, &'static str)] {
-        &[]
-    }
-
     /// Changes the object, refuses it, or leaves it as it is.
     fn admit<'a>(&'a self, _: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(Indifferent)

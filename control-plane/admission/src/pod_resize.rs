@@ -14,14 +14,6 @@ const OS: &str = "kubernetes.io/os";
 pub struct PodResizeValidator;
 
 impl Plugin for PodResizeValidator {
-    fn name(&self) -> &'static str {
-        "PodResizeValidator"
-    }
-
-    fn resources(&self) -> &'static [(&'static str, &'static str)] {
-        &[("", "pods")]
-    }
-
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             if a.operation != Operation::Update || !a.is("", "pods", "resize") {

@@ -13,14 +13,6 @@ const COPIED: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.i
 pub struct PodTopologyLabels;
 
 impl Plugin for PodTopologyLabels {
-    fn name(&self) -> &'static str {
-        "PodTopologyLabels"
-    }
-
-    fn resources(&self) -> &'static [(&'static str, &'static str)] {
-        &[("", "pods")]
-    }
-
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             if a.operation != Operation::Create {

@@ -21,14 +21,6 @@ const SYSTEM_PREFIX: &str = "system-";
 pub struct Priority;
 
 impl Plugin for Priority {
-    fn name(&self) -> &'static str {
-        "Priority"
-    }
-
-    fn resources(&self) -> &'static [(&'static str, &'static str)] {
-        &[("", "pods"), (GROUP, "priorityclasses")]
-    }
-
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             match a.operation {

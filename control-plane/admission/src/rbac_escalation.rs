@@ -14,14 +14,6 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 pub struct RbacEscalation;
 
 impl Plugin for RbacEscalation {
-    fn name(&self) -> &'static str {
-        "RBACEscalation"
-    }
-
-    fn resources(&self) -> &'static [(&'static str, &'static str)] {
-        &[(GROUP, "roles"), (GROUP, "rolebindings"), (GROUP, "clusterroles"), (GROUP, "clusterrolebindings")]
-    }
-
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let kind = a.target.resource.kind();

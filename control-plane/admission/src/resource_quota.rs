@@ -23,10 +23,6 @@ const MUST_STATE: &[&str] = &["cpu", "memory", "requests.cpu", "requests.memory"
 pub struct ResourceQuota;
 
 impl Plugin for ResourceQuota {
-    fn name(&self) -> &'static str {
-        "ResourceQuota"
-    }
-
     fn charge<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             // A quota is enforced from its creation on; the quota of a dry run needs no usage.

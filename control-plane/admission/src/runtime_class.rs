@@ -16,14 +16,6 @@ const MISMATCH: &str = "pod rejected: Pod's Overhead doesn't match RuntimeClass'
 pub struct RuntimeClass;
 
 impl Plugin for RuntimeClass {
-    fn name(&self) -> &'static str {
-        "RuntimeClass"
-    }
-
-    fn resources(&self) -> &'static [(&'static str, &'static str)] {
-        &[("", "pods")]
-    }
-
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             if !a.creates("", "pods") {

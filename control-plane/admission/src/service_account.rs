@@ -20,14 +20,6 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 pub struct ServiceAccount;
 
 impl Plugin for ServiceAccount {
-    fn name(&self) -> &'static str {
-        "ServiceAccount"
-    }
-
-    fn resources(&self) -> &'static [(&'static str, &'static str)] {
-        &[("", "pods")]
-    }
-
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             if !a.creates("", "pods") || !a.object["spec"].is_object() {

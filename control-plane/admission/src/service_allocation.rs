@@ -25,14 +25,6 @@ const TAKEN: &str = "provided port is already allocated";
 pub struct ServiceAllocation;
 
 impl Plugin for ServiceAllocation {
-    fn name(&self) -> &'static str {
-        "ServiceAllocation"
-    }
-
-    fn resources(&self) -> &'static [(&'static str, &'static str)] {
-        &[("", "services")]
-    }
-
     fn allocate<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             if a.operation == Operation::Delete || !a.is("", "services", "") || !a.object["spec"].is_object() {
@@ -100,7 +92,6 @@ fn addresses_of(service: &Value) -> BTreeSet<String> {
     list.chain(one).filter(|ip| !ip.is_empty() && *ip != "None" && needs_address(service)).map(str::to_owned).collect()
 }
 
-/// Returns the node ports of a Service.
 fn node_ports_of(service: &Value) -> BTreeSet<u16> {
     let ports = service.pointer("/spec/ports").and_then(Value::as_array).into_iter().flatten();
     let numbers = ports.filter_map(|port| port["nodePort"].as_u64()).filter(|_| may_have_ports(service));

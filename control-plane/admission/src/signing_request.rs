@@ -17,14 +17,6 @@ const PLURAL: &str = "certificatesigningrequests";
 pub struct SigningRequest;
 
 impl Plugin for SigningRequest {
-    fn name(&self) -> &'static str {
-        "CertificateSigning"
-    }
-
-    fn resources(&self) -> &'static [(&'static str, &'static str)] {
-        &[(GROUP, PLURAL)]
-    }
-
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             if a.creates(GROUP, PLURAL) {

@@ -11,14 +11,6 @@ use super::plugin::Plugin;
 pub struct StorageObjectInUseProtection;
 
 impl Plugin for StorageObjectInUseProtection {
-    fn name(&self) -> &'static str {
-        "StorageObjectInUseProtection"
-    }
-
-    fn resources(&self) -> &'static [(&'static str, &'static str)] {
-        &[("", "persistentvolumeclaims"), ("", "persistentvolumes"), ("storage.k8s.io", "volumeattributesclasses")]
-    }
-
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let finalizer = if a.creates("", "persistentvolumeclaims") {

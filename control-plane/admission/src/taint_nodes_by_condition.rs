@@ -12,14 +12,6 @@ const NOT_READY: &str = "node.kubernetes.io/not-ready";
 pub struct TaintNodesByCondition;
 
 impl Plugin for TaintNodesByCondition {
-    fn name(&self) -> &'static str {
-        "TaintNodesByCondition"
-    }
-
-    fn resources(&self) -> &'static [(&'static str, &'static str)] {
-        &[("", "nodes")]
-    }
-
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             if a.creates("", "nodes") {

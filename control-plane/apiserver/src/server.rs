@@ -95,7 +95,7 @@ impl Server {
             authentication: Arc::new(authentication),
             client_certificates: Arc::new(ClientCertificates::new(&config)?),
             admission: Chain::new(
-                Box::new(custom_resources::CustomResourceRules),
+                custom_resources::CustomResourceRules,
                 &config.disabled_admission_plugins,
                 config.adviser.clone(),
             )

@@ -69,7 +69,6 @@ impl PortBitmap {
         (self.first..=self.last).zip(&self.used).filter(|(_, used)| **used).map(|(port, _)| port)
     }
 
-    /// Reports whether a port is one of the range.
     pub fn is_in_range(&self, port: u16) -> bool {
         self.offset(port).is_some()
     }

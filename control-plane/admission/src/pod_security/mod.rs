@@ -71,25 +71,6 @@ impl<'a> Pod<'a> {
 pub struct PodSecurity;
 
 impl Plugin for PodSecurity {
-    fn name(&self) -> &'static str {
-        "PodSecurity"
-    }
-
-    fn resources(&self) -> &'static [(&'static str, &'static str)] {
-        &[
-            ("", "namespaces"),
-            ("", "pods"),
-            ("", "podtemplates"),
-            ("", "replicationcontrollers"),
-            ("apps", "daemonsets"),
-            ("apps", "deployments"),
-            ("apps", "replicasets"),
-            ("apps", "statefulsets"),
-            ("batch", "cronjobs"),
-            ("batch", "jobs"),
-        ]
-    }
-
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             if !matches!(a.operation, Operation::Create | Operation::Update) {
@@ -238,7 +219,6 @@ fn template_of<'a>(a: &'a Attributes<'_>) -> Option<&'a Value> {
     ["/spec/jobTemplate/spec/template", "/spec/template", "/template"].into_iter().find_map(|at| object.pointer(at))
 }
 
-/// Returns all violations of a level.
 fn violations(level: LevelVersion, template: &Value) -> Vec<Violation> {
     let pod = Pod::new(template, level.version);
     let own: &[Check] = match level.level {

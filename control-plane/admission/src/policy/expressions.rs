@@ -4,7 +4,7 @@
 use corten_cel::conditions::refusal;
 use corten_meta::{FieldError, Path, Value};
 
-use super::definition::{Form, GROUP, Policy};
+use super::definition::{Form, Policy};
 use crate::attributes::Attributes;
 use crate::operation::Operation;
 use crate::plugin::Plugin;
@@ -13,14 +13,6 @@ use crate::plugin::Plugin;
 pub struct Expressions;
 
 impl Plugin for Expressions {
-    fn name(&self) -> &'static str {
-        "Expressions"
-    }
-
-    fn resources(&self) -> &'static [(&'static str, &'static str)] {
-        &[(GROUP, "validatingadmissionpolicies"), (GROUP, "mutatingadmissionpolicies")]
-    }
-
     fn errors(&self, a: &Attributes<'_>) -> Vec<FieldError> {
         let writes = matches!(a.operation, Operation::Create | Operation::Update);
         if !writes || !a.subresource().is_empty() {

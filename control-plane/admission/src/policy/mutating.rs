@@ -36,10 +36,6 @@ impl MutatingAdmissionPolicy {
 }
 
 impl Plugin for MutatingAdmissionPolicy {
-    fn name(&self) -> &'static str {
-        PLUGIN
-    }
-
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         let policies = self.0.current(a.target.core.objects);
         let writes = matches!(a.operation, Operation::Create | Operation::Update);

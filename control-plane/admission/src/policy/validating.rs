@@ -56,10 +56,6 @@ struct Evaluation {
 }
 
 impl Plugin for ValidatingAdmissionPolicy {
-    fn name(&self) -> &'static str {
-        "ValidatingAdmissionPolicy"
-    }
-
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         let policies = self.0.current(a.target.core.objects);
         if policies.is_empty() || is_exempt(a) {

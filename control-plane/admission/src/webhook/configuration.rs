@@ -13,7 +13,6 @@ use crate::rules::Rule;
 
 pub const GROUP: &str = "admissionregistration.k8s.io";
 
-/// A webhook of a configuration.
 pub struct Webhook {
     /// The name of its configuration.
     pub configuration: String,

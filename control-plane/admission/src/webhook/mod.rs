@@ -46,6 +46,9 @@ fn is_exempt(a: &Attributes<'_>) -> bool {
     kind.group == configuration::GROUP && EXEMPT.contains(&kind.kind.as_str())
 }
 
+/// The name of the mutating plugin, by which its second round is kept.
+const PLUGIN: &str = "MutatingAdmissionWebhook";
+
 /// The plugin of MutatingWebhookConfigurations.
 pub struct MutatingAdmissionWebhook(Configurations);
 
@@ -56,10 +59,6 @@ impl MutatingAdmissionWebhook {
 }
 
 impl Plugin for MutatingAdmissionWebhook {
-    fn name(&self) -> &'static str {
-        "MutatingAdmissionWebhook"
-    }
-
     /// Validates webhook configurations, which are never sent to a webhook.
     fn errors(&self, a: &Attributes<'_>) -> Vec<FieldError> {
         let kind = a.target.resource.kind();
@@ -73,20 +72,20 @@ impl Plugin for MutatingAdmissionWebhook {
             return Box::pin(Indifferent);
         }
         Box::pin(async move {
-            a.reinvocation.begin(self.name(), &a.object);
+            a.reinvocation.begin(PLUGIN, &a.object);
             for (index, hook) in hooks.iter().enumerate() {
-                mutate(self.name(), a, hook, index).await?;
+                mutate(a, hook, index).await?;
             }
-            a.reinvocation.end(self.name(), &a.object);
+            a.reinvocation.end(PLUGIN, &a.object);
             Ok(())
         })
     }
 }
 
 /// Calls a mutating webhook, if it matches the write, and applies its patch.
-async fn mutate(plugin: &'static str, a: &mut Attributes<'_>, hook: &Webhook, index: usize) -> Result<(), Status> {
+async fn mutate(a: &mut Attributes<'_>, hook: &Webhook, index: usize) -> Result<(), Status> {
     let Some(invocation) = invocation(hook, a).await? else { return Ok(()) };
-    if a.reinvocation.again && !a.reinvocation.may_call_again(plugin, &hook.id) {
+    if a.reinvocation.again && !a.reinvocation.may_call_again(PLUGIN, &hook.id) {
         return Ok(());
     }
     let began = Instant::now();
@@ -101,14 +100,14 @@ async fn mutate(plugin: &'static str, a: &mut Attributes<'_>, hook: &Webhook, in
         Err(Failure::Call(why)) if hook.fail_open => {
             tracing::warn!(webhook = hook.name, why, "a webhook could not be called; going on without it");
             a.target.context.annotate(&key("failed-open."), &hook.name);
-            a.reinvocation.called(plugin, hook.reinvoke.then_some(&hook.id), false);
+            a.reinvocation.called(PLUGIN, hook.reinvoke.then_some(&hook.id), false);
             return Ok(());
         }
         Err(Failure::Call(why)) => return Err(failed(hook, &why)),
     };
     let note = serde_json::json!({ "configuration": hook.configuration, "webhook": hook.name, "mutated": changed });
     a.target.context.annotate(&key(""), &note.to_string());
-    a.reinvocation.called(plugin, hook.reinvoke.then_some(&hook.id), changed);
+    a.reinvocation.called(PLUGIN, hook.reinvoke.then_some(&hook.id), changed);
     Ok(())
 }
 
@@ -157,10 +156,6 @@ impl ValidatingAdmissionWebhook {
 }
 
 impl Plugin for ValidatingAdmissionWebhook {
-    fn name(&self) -> &'static str {
-        "ValidatingAdmissionWebhook"
-    }
-
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         let hooks = self.0.current(a.target.core.objects);
         if hooks.is_empty() || is_exempt(a) {
@@ -177,7 +172,6 @@ impl Plugin for ValidatingAdmissionWebhook {
     }
 }
 
-/// Calls a validating webhook.
 async fn call_validating(a: &Attributes<'_>, invocation: &Invocation<'_>, index: usize) -> Result<(), Status> {
     let hook = invocation.hook;
     let began = Instant::now();

@@ -11,10 +11,6 @@ use super::{TERMINATING, is_terminating, validate_bundle};
 pub struct CustomResourceRules;
 
 impl Plugin for CustomResourceRules {
-    fn name(&self) -> &'static str {
-        "CustomResourceRules"
-    }
-
     /// Refuses new objects of a CRD that is being deleted, before any other plugin.
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
