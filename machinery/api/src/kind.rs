@@ -46,7 +46,7 @@ pub struct Kind {
     pub subresources: Vec<Subresource>,
     /// The type's name in the schema table, e.g. `io.k8s.api.apps.v1.Deployment`.
     pub schema: String,
-    /// The columns of `kubectl get`, in the order of [`Behaviour::cells`].
+    /// The columns of `kubectl get`, in the order of [`Kind::cells`].
     pub columns: Vec<Column>,
     /// The fields that a field selector may name, beyond `metadata.name` and `metadata.namespace`.
     pub selectable_fields: Vec<String>,
@@ -72,7 +72,7 @@ pub enum Storage {
 }
 
 /// The rules of the API server for objects of this kind beyond the common path.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
     /// Whether there is a status subresource: a write of the object keeps status, a write of status keeps the rest.
     pub has_status: bool,
@@ -133,9 +133,10 @@ pub struct Rules {
 }
 
 /// The rule of a kind's names; the checks themselves are in [`objectmeta`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum NameRule {
     /// RFC 1123 subdomain, the rule of most kinds.
+    #[default]
     Subdomain,
     /// RFC 1123 subdomain, with the messages of upstream's newer rules.
     SubdomainInBytes,
@@ -230,7 +231,7 @@ pub trait Behaviour: Send + Sync {
     fn prepare_status_update(&self, _new: &mut Value, _old: &Value, _now: Timestamp) {}
     /// Returns the section of the validation table with the kind's rules. Its parts `create`, `update` and `status` are
     /// the rules of new objects and of changes.
-    fn rules(&self) -> &'static str {
+    fn rules(&self) -> &str {
         ""
     }
     /// Returns the errors of the object alone, without those of its metadata.
@@ -268,9 +269,9 @@ pub trait Behaviour: Send + Sync {
     fn prepare_delete(&self, _object: &mut Value, _now: Timestamp) {}
     /// Adds the fields that upstream writes into an empty object, beyond the zeros of its type.
     fn empty(&self, _object: &mut Value) {}
-    /// Returns the row of `kubectl get`, in the order of [`Kind::columns`].
-    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        crate::cells::name_and_age(object, now)
+    /// Returns the row of `kubectl get`, in the order of [`Kind::columns`]; an empty one if the columns have sources.
+    fn cells(&self, _object: &Value, _now: Timestamp) -> Vec<Value> {
+        Vec::new()
     }
     /// Returns the annotations that belong to this version and not to the object: its row in a table has none of them.
     fn annotations_of_version(&self) -> &'static [&'static str] {
@@ -339,6 +340,15 @@ pub type Projection = fn(&Object) -> Value;
 pub struct Plain;
 impl Behaviour for Plain {}
 
+/// A kind whose only logic is the section of its type in the validation table.
+pub(crate) struct Ruled(String);
+
+impl Behaviour for Ruled {
+    fn rules(&self) -> &str {
+        &self.0
+    }
+}
+
 impl Kind {
     /// Makes a stored, namespaced resource of the core group's schema package with every verb and no subresource.
     pub fn new(group: &str, version: &str, kind: &str, plural: &str) -> Kind {
@@ -355,41 +365,23 @@ impl Kind {
             verbs: FULL_VERBS.to_vec(),
             subresources: Vec::new(),
             schema: schema_name(group, version, kind),
-            columns: vec![Column::new("Name", "string").format("name"), Column::new("Age", "string")],
+            columns: Vec::new(),
             selectable_fields: Vec::new(),
             storage: Storage::Stored { prefix: format!("/registry/{plural}"), hub: None },
-            rules: Rules {
-                has_status: false,
-                status_keeps_metadata: false,
-                status_takes: &[],
-                status_keeps_labels: false,
-                status_needs_spec: false,
-                is_owned_as_sent: false,
-                is_defaulted_as_sent: false,
-                labels_from_template: false,
-                status_apply_creates: false,
-                status_keeps_owners: false,
-                is_spec_reset: false,
-                status_on_create: false,
-                kept_of_new_status: &[],
-                generation: false,
-                counts_empty: false,
-                counts_gated: false,
-                allow_create_on_update: false,
-                allow_unconditional_update: true,
-                graceful_delete: false,
-                returns_deleted: false,
-                orphan_by_default: false,
-                is_without_dependents: false,
-                is_marked_by_time: false,
-                delete_warning: None,
-                name_rule: NameRule::Subdomain,
-                rows_by: None,
-                status_has_no_rows: false,
-            },
+            rules: Rules { allow_unconditional_update: true, ..Rules::default() },
             deprecation: None,
             behaviour: Arc::new(Plain),
         }
+        .table("Name, Age")
+    }
+
+    /// Returns the row of `kubectl get`.
+    pub fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let own = self.behaviour.cells(object, now);
+        if !own.is_empty() {
+            return own;
+        }
+        self.columns.iter().map(|column| crate::cells::cell(&column.source, object, now)).collect()
     }
 
     /// Returns `apps/v1`, or `v1` for the core group.
@@ -402,7 +394,6 @@ impl Kind {
         self.schema.is_empty()
     }
 
-    /// Returns the subresource of this name.
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|s| s.name == name)
     }

@@ -92,7 +92,7 @@ fn defaulting_and_rows_never_fail_and_defaulting_settles() {
         let mut twice = once.clone();
         kind.default(&mut twice);
         assert_eq!(once, twice, "{schema}");
-        let cells = kind.behaviour.cells(&once, jiff::Timestamp::UNIX_EPOCH);
+        let cells = kind.cells(&once, jiff::Timestamp::UNIX_EPOCH);
         // The age of an address has no column.
         assert_eq!(cells.len(), kind.columns.len() + usize::from(kind.kind == "IPAddress"), "{schema}");
         kind.validate(&once);

@@ -72,7 +72,6 @@ pub struct Type {
     defaults: Vec<usize>,
 }
 
-/// One field of a type.
 #[derive(Debug, Clone)]
 pub struct Field {
     pub name: String,
@@ -144,7 +143,6 @@ pub enum ListType {
 }
 
 impl Schema {
-    /// Returns the type of this name.
     pub fn type_(&self, name: &str) -> Option<&Type> {
         self.by_name.get(name).map(|id| self.get(*id))
     }
@@ -161,7 +159,6 @@ impl Schema {
 }
 
 impl Type {
-    /// Returns the field of this name.
     pub fn field(&self, name: &str) -> Option<&Field> {
         let wanted = beginning(name);
         let from = self.beginnings.partition_point(|beginning| *beginning < wanted);
