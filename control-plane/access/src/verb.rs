@@ -45,7 +45,6 @@ impl Verb {
         }
     }
 
-    /// Returns whether the verb is a read.
     pub fn is_read(&self) -> bool {
         match self {
             Verb::Get | Verb::List | Verb::Watch => true,

@@ -25,7 +25,6 @@ pub enum Error {
     Io(#[from] std::io::Error),
 }
 
-/// Returns the Status of an error of the store.
 pub fn store_status(e: corten_store::Error) -> Status {
     match e {
         corten_store::Error::TooLarge { .. } => Status::request_too_large(&e.to_string()),

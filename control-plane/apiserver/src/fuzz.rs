@@ -54,7 +54,6 @@ pub fn stored(bytes: &[u8], kind: usize) -> Option<(Value, Value)> {
     Some((second, third))
 }
 
-/// Reads an EncryptionConfiguration.
 pub fn encryption_configuration(text: &str) -> Result<usize, String> {
     encryption::configuration::parse(text).map(|rules| rules.len())
 }
@@ -66,7 +65,6 @@ pub fn authorization_configuration(text: &str) -> Result<usize, String> {
     authorization::configuration::parse(text, &settings).map(|authorizers| authorizers.len())
 }
 
-/// Reads an AuthenticationConfiguration.
 pub fn authentication_configuration(text: &str) -> Result<(), String> {
     oidc::configuration::parse(text, "https://kubernetes.default.svc").map(drop)
 }

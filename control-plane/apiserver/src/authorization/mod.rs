@@ -187,7 +187,6 @@ impl Authorization {
 /// The authorizers of a configuration, in their order.
 pub struct Authorizers(Vec<Authorizer>);
 
-/// An authorizer.
 pub enum Authorizer {
     AlwaysAllow,
     AlwaysDeny,
@@ -197,7 +196,6 @@ pub enum Authorizer {
 }
 
 impl Authorizer {
-    /// Returns the index of the authorizer in the metrics.
     fn metric_index(&self) -> usize {
         match self {
             Authorizer::AlwaysAllow => 0,

@@ -151,7 +151,6 @@ pub struct Admission {
     request: RequestDump,
 }
 
-/// Returns the request for dumps.
 fn request(schema: &FlowSchema, context: &Context) -> RequestDump {
     let user = &context.user;
     let info = &context.info;

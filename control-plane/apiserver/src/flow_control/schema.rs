@@ -9,7 +9,6 @@ use serde_json::json;
 
 use crate::request::RequestInfo;
 
-/// A FlowSchema.
 pub struct FlowSchema {
     pub name: String,
     pub uid: String,

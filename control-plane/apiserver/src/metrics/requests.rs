@@ -53,7 +53,6 @@ pub struct Request<'a> {
 }
 
 impl Requests {
-    /// Returns the series of a request.
     pub fn series(&self, request: &Request<'_>) -> Arc<Series> {
         let labels = Borrowed::of(request);
         let mut key = String::with_capacity(96);

@@ -25,7 +25,6 @@ pub struct ConversionWebhook {
 }
 
 impl ConversionWebhook {
-    /// Returns the webhook of a kind, if it has one.
     pub fn of(kind: &Kind, outbound: &Arc<Outbound>) -> Option<Arc<ConversionWebhook>> {
         let webhook = kind.behaviour.conversion_webhook()?;
         let versions = webhook["conversionReviewVersions"].as_array().into_iter().flatten();
@@ -163,7 +162,6 @@ fn check_labels_or_annotations(field: &str, after: &Value, before: Option<&Value
     }
 }
 
-/// Returns the Go type of a value.
 fn go_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",

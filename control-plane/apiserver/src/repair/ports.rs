@@ -39,7 +39,6 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// Returns the Event of the finding.
     pub fn event(&self, (first, last): (u16, u16)) -> EventFinding {
         let port = self.port;
         let (reason, note) = match self.kind {

@@ -44,7 +44,6 @@ const SCALE: Expected<'static> = Expected {
     is_merged: false,
 };
 
-/// Reads or writes the scale.
 pub async fn serve(target: &Scope<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     let paths = target.resource.kind.behaviour.scale().ok_or_else(Status::path_not_found)?;
     let parent = match target.context.info.verb {
@@ -322,7 +321,6 @@ fn check_replicas(paths: &ScalePaths, scale: &Value) -> Result<(), Status> {
     Err(Status::bad_request(format!("the spec replicas field {path} cannot be empty")))
 }
 
-/// Returns the scale of a parent.
 fn scale_of(paths: &ScalePaths, parent: &Value) -> Value {
     let number = |path: &str| parent.pointer(&pointer(path)).and_then(Value::as_i64).unwrap_or(0);
     let mut metadata = serde_json::Map::new();

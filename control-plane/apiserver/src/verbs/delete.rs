@@ -96,7 +96,6 @@ impl DeleteOptions {
     }
 }
 
-/// Returns the options of a query.
 fn query_options(query: &Query) -> Result<Value, Status> {
     let mut options = json!({ "dryRun": dry_run_words(query) });
     if let Some(seconds) = number(query, "gracePeriodSeconds")? {

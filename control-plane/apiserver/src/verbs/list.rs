@@ -21,7 +21,6 @@ use crate::request::Query;
 use crate::response::{self, ListMeta};
 use crate::write::Scope;
 
-/// One page.
 pub struct Page {
     pub objects: Vec<Arc<Object>>,
     pub meta: ListMeta,
