@@ -10,8 +10,9 @@ use std::time::Duration;
 use corten_api::MinorVersion;
 use tokio::sync::watch;
 
+use corten_admission::Adviser;
+
 use crate::site::{ObjectMetrics, Site};
-use crate::warnings::Adviser;
 
 /// The settings of the API server.
 #[derive(Clone, Debug)]

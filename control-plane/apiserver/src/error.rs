@@ -45,22 +45,3 @@ pub fn store_status(e: corten_store::Error) -> Status {
         _ => Status::internal(e.to_string()),
     }
 }
-
-/// Joins messages as upstream does: each once, several in brackets.
-pub fn aggregate(mut messages: Vec<String>) -> String {
-    let mut seen = std::collections::BTreeSet::new();
-    messages.retain(|message| seen.insert(message.clone()));
-    if messages.len() < 2 { messages.concat() } else { format!("[{}]", messages.join(", ")) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::aggregate;
-
-    #[test]
-    fn messages_are_joined_once() {
-        for (messages, wanted) in [(&[][..], ""), (&["a"], "a"), (&["a", "a"], "a"), (&["b", "a", "b"], "[b, a]")] {
-            assert_eq!(aggregate(messages.iter().map(ToString::to_string).collect()), wanted);
-        }
-    }
-}

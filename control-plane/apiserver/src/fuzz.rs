@@ -20,7 +20,7 @@ use crate::proxy::{backend, links};
 use crate::registry::conversion_webhook;
 use crate::request::RequestInfo;
 use crate::stored_reader::StoredReader;
-use crate::{admission, aggregation, authentication, authorization, encryption, resource_metrics};
+use crate::{aggregation, authentication, authorization, encryption, resource_metrics};
 
 /// Decodes a protobuf body of a type.
 pub fn protobuf(bytes: &[u8], schema: &str) -> Option<Value> {
@@ -121,19 +121,6 @@ pub fn accept(header: &[u8]) -> Option<&'static str> {
     headers.insert(http::header::ACCEPT, HeaderValue::from_bytes(header).ok()?);
     let (accept, _) = Accept::negotiate(&headers, None, Offer::Collection, true);
     Some(accept.content_type())
-}
-
-/// Reads the response of an admission webhook.
-pub fn admission_answer(bytes: &[u8], version: &str) -> Result<(), String> {
-    for mutating in [true, false] {
-        admission::webhook::review::response(bytes, version, "u", mutating)?;
-    }
-    Ok(())
-}
-
-/// Returns the code of the Status of a write that a webhook denied.
-pub fn denial(result: &Value) -> u16 {
-    admission::webhook::review::denied("w", result).code
 }
 
 /// Reads the response of a conversion webhook for one object; returns the object as it will be used.

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use corten_admission::Chain;
 use corten_api::Kind;
 use corten_store::Store;
 use futures::future::BoxFuture;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::admission::{Chain, follow_policies};
+use crate::admission::follow_policies;
 use crate::aggregation::Aggregation;
 use crate::audit::Audit;
 use crate::authentication::Authentication;
@@ -93,7 +94,12 @@ impl Server {
         Ok(Server {
             authentication: Arc::new(authentication),
             client_certificates: Arc::new(ClientCertificates::new(&config)?),
-            admission: Chain::new(&config.disabled_admission_plugins, config.adviser.clone())?,
+            admission: Chain::new(
+                Box::new(custom_resources::CustomResourceRules),
+                &config.disabled_admission_plugins,
+                config.adviser.clone(),
+            )
+            .map_err(Error::Config)?,
             flow_control: Arc::new(FlowControl::new(
                 config.max_requests_inflight + config.max_mutating_requests_inflight,
             )),

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::user::User;
+use corten_access::User;
 
 /// The extra key that identifies the credential of a request.
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";

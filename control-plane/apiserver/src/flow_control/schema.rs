@@ -2,12 +2,12 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use corten_access::User;
 use corten_meta::quote::quote;
 use corten_meta::{Object, Value};
 use serde_json::json;
 
 use crate::request::RequestInfo;
-use crate::user::User;
 
 /// A FlowSchema.
 pub struct FlowSchema {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corten_api::Kind;
+use corten_meta::field::aggregate;
 use corten_meta::quote::quote;
 use corten_meta::{Path, Status, Value};
 use serde_json::json;
 
-use crate::error::aggregate;
 use crate::outbound::{ClientConfig, Outbound, bundle_error};
 
 /// The time limit of a call of the webhook.
@@ -159,7 +159,7 @@ fn check_labels_or_annotations(field: &str, after: &Value, before: Option<&Value
     let errors = corten_api::objectmeta::validate_embedded(&around, &Path::root("metadata"));
     match errors.is_empty() {
         true => Ok(()),
-        false => Err(aggregate(errors.iter().map(ToString::to_string).collect())),
+        false => Err(aggregate(&errors).unwrap_or_default()),
     }
 }
 

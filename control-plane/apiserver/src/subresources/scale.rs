@@ -5,8 +5,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use corten_access::Verb;
 use corten_api::{ScalePaths, ScaleServing};
-use corten_managed_fields::{Entry, Fields, Filter, Identity, Managers, Operation, Set, Type, Versions};
+use corten_managed_fields::{
+    Entry, Fields, Filter, Identity, Managers, Operation, Set, Type, Versions, managers_of, same_but_managers,
+    set_managers,
+};
 use corten_meta::quote::quote;
 use corten_meta::{Object, Status, Value};
 use http::StatusCode;
@@ -14,9 +18,7 @@ use serde_json::json;
 
 use crate::body::Reply;
 use crate::decode::{Expected, object};
-use crate::managed_fields::{managers_of, same_but_managers, set_managers};
 use crate::response;
-use crate::verb::Verb;
 use crate::verbs::apply::{Apply, checked_result};
 use crate::verbs::get::check_export;
 use crate::verbs::options::{Write, check_options};

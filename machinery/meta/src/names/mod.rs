@@ -150,6 +150,15 @@ impl fmt::Display for GroupKind {
     }
 }
 
+/// Returns a name of the form `<base><five characters>`, at most 63 long; `random` has at least five random bytes.
+pub fn generated_name(base: &str, random: &[u8]) -> String {
+    const CHARACTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let suffix: String =
+        random.iter().take(5).map(|b| CHARACTERS[usize::from(*b) % CHARACTERS.len()] as char).collect();
+    let kept: String = base.chars().take(58).collect();
+    format!("{kept}{suffix}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
