@@ -242,7 +242,7 @@ impl Drop for Server {
 /// Returns the built-in kinds. The kinds of the network are served only where there are nodes.
 fn kinds(config: &Config) -> Vec<Arc<Kind>> {
     let network = config.kubelet.iter().flat_map(|_| corten_api::network_kinds()).map(Arc::new);
-    corten_api::kinds().iter().cloned().chain(network).collect()
+    corten_api::kinds_at(config.emulated_version).into_iter().chain(network).collect()
 }
 
 /// Returns the kinds of `metrics.k8s.io`, which a server with access to kubelets serves.

@@ -20,6 +20,7 @@ use corten_meta::{Object, Value};
 use jiff::Timestamp;
 pub use serving::{ScaleServing, Serving};
 
+use crate::emulation::{self, MinorVersion};
 use crate::rules;
 
 /// The verbs of a resource that is stored and served in full, as discovery lists them.
@@ -55,6 +56,8 @@ pub struct Kind {
     /// The warning of every request for a deprecated kind.
     pub deprecation: Option<std::borrow::Cow<'static, str>>,
     pub behaviour: Arc<dyn Behaviour>,
+    /// The version of Kubernetes whose fields and rules the kind has.
+    pub emulated: MinorVersion,
 }
 
 /// The storage of a kind's objects.
@@ -371,6 +374,7 @@ impl Kind {
             rules: Rules { allow_unconditional_update: true, ..Rules::default() },
             deprecation: None,
             behaviour: Arc::new(Plain),
+            emulated: MinorVersion::NEWEST,
         }
         .table("Name, Age")
     }
@@ -445,9 +449,11 @@ impl Kind {
         crate::schema::fill_zeros(&self.schema, object);
     }
 
-    /// Removes the fields of disabled features: after authentication, before validation.
-    pub fn drop_gated(&self, object: &mut Value) {
+    /// Removes the fields of disabled features, before validation; those that the emulated version lacks stay in use
+    /// if the stored object uses them.
+    pub fn drop_gated(&self, object: &mut Value, old: Option<&Value>) {
         crate::schema::drop_gated(&self.schema, object);
+        emulation::drop_later_fields(self, object, old);
     }
 
     /// Returns an empty object of this kind, as upstream writes it.
@@ -480,7 +486,9 @@ impl Kind {
 
     /// Returns every error of a new object: its metadata's and its own.
     pub fn validate(&self, object: &Value) -> Vec<FieldError> {
-        self.shown(update::validate_new(self, object))
+        let mut errors = update::validate_new(self, object);
+        errors.extend(emulation::validate(self, object, None));
+        self.shown(errors)
     }
 
     /// Returns every error of an update: the metadata's, the new object's and the change's.

@@ -93,7 +93,7 @@ fn declaration(kind: &Kind, name: &str) -> Option<Decl> {
     if let Some(schema) = kind.behaviour.structural_schema() {
         return Decl::of_schema(schema, true, name);
     }
-    let document = openapi_v3(&kind.api_version(), &undescribed)?;
+    let document = openapi_v3(kind.emulated, &kind.api_version(), &undescribed)?;
     let schemas = document.pointer("/components/schemas")?;
     Decl::of_schema(&resolved(schemas.get(&kind.schema)?, schemas, 0), false, name)
 }

@@ -342,7 +342,7 @@ impl<'a> Change<'a> {
             restore_rest(kind, self.part, &mut attributes.object, old);
         }
         if has_lost_empty {
-            let sent = kind.for_validation(&attributes.object, (self.transform)(old)?, self.spared());
+            let sent = kind.for_validation(&attributes.object, (self.transform)(old)?, self.spared(), Some(old));
             attributes.sent = Some(sent);
         }
         // The desired state is the old one, unless the request or admission could write it.
@@ -473,7 +473,7 @@ struct Changed {
 /// Removes the fields whose features are off; kinds that count them get another generation.
 fn drop_gated(kind: &Kind, new: &mut Value, old: &Value) {
     let gated = kind.rules.counts_gated.then(|| new.clone());
-    kind.drop_gated(new);
+    kind.drop_gated(new, Some(old));
     if gated.is_some_and(|gated| gated != *new) {
         generation::raise(new, old);
     }

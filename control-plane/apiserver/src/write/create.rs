@@ -113,7 +113,7 @@ fn default_and_own(scope: &Scope<'_>, new: &mut Value, ownership: Ownership, mis
         drop_status(kind, new);
         kind.behaviour.prepare_create(new);
     }
-    kind.drop_gated(new);
+    kind.drop_gated(new, None);
     has_lost_empty
 }
 
@@ -194,7 +194,7 @@ async fn validate(scope: &Scope<'_>, draft: &mut Draft<'_>, make: Option<&Make<'
     let attributes = &mut draft.attributes;
     let spared: &[&str] = if kind.rules.status_on_create { &["metadata"] } else { &["metadata", "status"] };
     let sent = make.map(|make| make()).transpose()?;
-    attributes.sent = sent.map(|sent| kind.for_validation(&attributes.object, sent, spared));
+    attributes.sent = sent.map(|sent| kind.for_validation(&attributes.object, sent, spared, None));
     let errors = kind.validate(attributes.as_sent());
     let of_admission = scope.admission.errors(attributes);
     refuse_invalid(scope, &attributes.object, errors, of_admission)?;

@@ -8,6 +8,7 @@ mod defaults;
 mod equality;
 mod error_order;
 mod gated;
+pub(crate) mod introduced;
 mod printed;
 mod quantities;
 mod recall;
@@ -68,6 +69,8 @@ pub struct Type {
     quantities: Vec<usize>,
     /// The fields, by position, that are gated or contain gated ones.
     gated: Vec<usize>,
+    /// The fields, by position, that an emulated version may lack or that contain such fields.
+    introduced: Vec<usize>,
     /// The fields, by position, whose default is written if they are absent.
     defaults: Vec<usize>,
 }
