@@ -85,7 +85,8 @@ impl World {
         let addresses = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
         let options = corten_edge::Options { addresses, ..corten_edge::Options::default() };
         let proxy = Arc::new(Proxy(corten_edge::Edge::new(options)));
-        tokio::spawn(data::run("node".to_owned(), api.client(), proxy, stop.clone()));
+        let signals = data::Signals { shutdown: stop.clone(), ..data::Signals::default() };
+        tokio::spawn(data::run("node".to_owned(), api.client(), proxy, signals));
         World { api, authority, _stop: stop.drop_guard() }
     }
 
