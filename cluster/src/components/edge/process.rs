@@ -80,7 +80,7 @@ impl Process {
 
     /// Waits until the process has ended, and returns how.
     pub async fn ended(&self) -> io::Result<String> {
-        drop(self.handle.readable().await?);
+        let _ready = self.handle.readable().await?;
         let _ = std::fs::remove_file(&self.socket);
         // A process that an earlier server process started is no child of this one.
         let status = waitid(WaitId::PidFd(self.handle.get_ref().as_fd()), WaitIdOptions::EXITED).ok().flatten();
