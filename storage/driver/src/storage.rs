@@ -270,6 +270,7 @@ mod tests {
             wanted_file_system: FileSystem::Ext4,
             ephemeral: false,
             source: None,
+            limits: Default::default(),
             content,
         }
     }
