@@ -1,11 +1,11 @@
 //! Claims that wait for a volume.
 
-use corten_client::ListOptions;
+use corten_client::{ListOptions, Resource};
 use corten_meta::Value;
 
 use crate::events;
 use crate::objects::{self, items, text};
-use crate::{Finding, Sources, snapshot};
+use crate::{Finding, Sources, generic, snapshot};
 
 const DEFAULT: &str = "/metadata/annotations/storageclass.kubernetes.io~1is-default-class";
 
@@ -84,8 +84,29 @@ async fn pending(sources: Sources<'_>, claim: &Value) -> Finding {
         .help("kubectl get pods -A | grep -i csi")
 }
 
-/// Explains a claim that is made of a snapshot which does not exist, or is not ready.
+/// Explains a claim that is made of a backup which does not exist, or is not ready.
+async fn backup(sources: Sources<'_>, claim: &Value) -> Option<Finding> {
+    let name = text(claim, "/spec/dataSourceRef/name");
+    let namespace = corten_meta::namespace(claim);
+    let resource = Resource::new("storage.corten.dev", "v1alpha1", "volumebackups", true);
+    match sources.objects.get(&resource, namespace, name).await {
+        Ok(None) => Some(
+            Finding::new(format!("The VolumeBackup {name}, of which it is to be made, does not exist."))
+                .help(format!("kubectl get volumebackups -n {namespace}")),
+        ),
+        Ok(Some(found)) => generic::explain(&found, &[]).into_iter().next().map(|why| {
+            let cause = format!("The VolumeBackup {name}, of which it is to be made, is not ready. {}", why.cause);
+            Finding { cause, ..why }
+        }),
+        _ => None,
+    }
+}
+
+/// Explains a claim that is made of a snapshot or a backup which does not exist, or is not ready.
 async fn source(sources: Sources<'_>, claim: &Value) -> Option<Finding> {
+    if text(claim, "/spec/dataSourceRef/kind") == "VolumeBackup" {
+        return backup(sources, claim).await;
+    }
     if text(claim, "/spec/dataSource/kind") != "VolumeSnapshot" {
         return None;
     }

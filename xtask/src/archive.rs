@@ -31,8 +31,10 @@ const KNOWN: &[(&str, &str)] = &[
     ("crun_1.8.1-1+deb12u1_amd64.deb", "34bdcf1a097ec34da2e7b77b65fa351134702af775174af22555b16421709c51"),
     ("iptables_1.8.9-2_amd64.deb", "2928d3ca6ca8a3dc3f423f6752822b1f3614a5ba609ff7806bcba4449ffe90e1"),
     ("kubectl_1.32.3+ds-2_amd64.deb", "9825aaf4c14913027aae04af8688e580459f781c829bd5de00cc4dc2cc5a867f"),
+    ("libinih1_55-1_amd64.deb", "1286ddab2ef1050389e585ad3bfd0a0d9bdd26475003a33b4eec884bccd50477"),
     ("libmnl0_1.0.4-3_amd64.deb", "4581f42e3373cb72f9ea4e88163b17873afca614a6c6f54637e95aa75983ea7c"),
     ("libnftnl11_1.2.4-2_amd64.deb", "9e619e1470a1915264e906020f3bfc046fd8458043b1342686d997b5078213af"),
+    ("liburcu8_0.13.2-1_amd64.deb", "8647049698200fb5e20a130a09059b51878bb98643a120c7b0c6cbfd3f9b42dd"),
     ("libxtables12_1.8.9-2_amd64.deb", "cb841d66950a43af4a398625313d2f3da9065299c9738538de6c2c3495857040"),
     ("libyajl2_2.1.0-3+deb12u2_amd64.deb", "b512a6efbe735e7c731185a1b3ea477ff306f0c3f6aa2970e85b12f01fe8063b"),
     (
@@ -53,6 +55,7 @@ const KNOWN: &[(&str, &str)] = &[
     ),
     ("runc_1.1.5+ds1-1+deb12u1_amd64.deb", "a00351f8c0318de0b424ecf5cd0fdb69880a89f3511cae4f6fff7de3e57881c5"),
     ("seabios_1.16.2-1_all.deb", "08e5b3f761379f17a6051731cafa03e97686049e2cc1b8bdccc5a910646e2d8e"),
+    ("xfsprogs_6.1.0-1_amd64.deb", "e2d2a60dd29d568b5724b66d9ff864305cec61a15e6ba842079398524e1c5718"),
 ];
 
 /// The options that make apt refuse unsigned sources, whatever the host's configuration says.

@@ -145,6 +145,10 @@ pub fn cargo_command(arguments: &[&str]) -> Result<Command> {
     for name in own.filter(|name| is_own_variable(&name.to_string_lossy())) {
         command.env_remove(name);
     }
+    // Nodes look for mkfs.xfs by PATH; one of the host's comes first.
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::split_paths(&path).chain([tools::programs(&root())]);
+    command.env("PATH", std::env::join_paths(path)?);
     // A build for a single use needs no incremental data, which is a third of it.
     if std::env::var_os("CI").is_some() {
         command.env("CARGO_INCREMENTAL", "0");

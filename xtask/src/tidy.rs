@@ -92,7 +92,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("corten-gateway", &["corten-meta", "corten-client", "corten-crds", "corten-routing"]),
     ("corten-trace", &["corten-meta", "corten-client"]),
     ("corten-acme", &["corten-meta", "corten-client", "corten-gateway"]),
-    ("corten-storage-control", &["corten-meta", "corten-api", "corten-client", "corten-plugins", "corten-snapshots"]),
+    ("corten-storage-backup", &["corten-backup"]),
+    (
+        "corten-storage-control",
+        &["corten-meta", "corten-api", "corten-client", "corten-plugins", "corten-snapshots", "corten-storage-backup"],
+    ),
     ("corten-why", &["corten-meta", "corten-client"]),
     ("corten-console", &["corten-client", "corten-listen"]),
     ("corten", &["*"]),

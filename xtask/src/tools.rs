@@ -1,5 +1,5 @@
 //! The tools that the tests need beyond Rust, gcc and root: kubectl, a static busybox, iptables, the reference CNI
-//! plugins, runc and crun, fetched from the distribution's own package archive into `target/tools`, each compared with
+//! plugins, runc, crun and mkfs.xfs, fetched from the distribution's own package archive into `target/tools`, each compared with
 //! its digest (`archive`). Nothing is installed into the system.
 
 use std::path::{Path, PathBuf};
@@ -35,7 +35,13 @@ pub fn ensure_all(root: &Path) -> Result<()> {
     iptables(&dir).context("iptables, which one mode of the proxy uses")?;
     cni_plugins(&dir).context("containernetworking-plugins, which chains of plugins are tried with")?;
     oci_runtimes(&dir).context("runc and crun, which containers of other handlers are run by")?;
+    xfsprogs(&dir).context("xfsprogs, which pools of volumes with snapshots are made by")?;
     Ok(())
+}
+
+/// Returns the directory of the programs that tests find by PATH.
+pub fn programs(root: &Path) -> PathBuf {
+    root.join("target/tools/xfsprogs")
 }
 
 /// Brings the kubectl that reads kubeconfig files.
@@ -94,6 +100,32 @@ fn oci_runtimes(dir: &Path) -> Result<()> {
     std::fs::set_permissions(tools.join("crun"), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     Ok(())
 }
+
+/// Installs mkfs.xfs. The libraries that it needs beyond every Debian's are beside it, and a script sets their path.
+fn xfsprogs(dir: &Path) -> Result<()> {
+    let tools = dir.join("xfsprogs");
+    let script = tools.join("mkfs.xfs");
+    if script.exists() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(tools.join("lib"))?;
+    let archive = Archive::of_host(dir)?;
+    for package in ["xfsprogs", "libinih1", "liburcu8"] {
+        for path in files_below(&unpack(&archive.download(package)?, dir)?)? {
+            let name = path.file_name().unwrap_or_default();
+            if name == "mkfs.xfs" && path.parent().is_some_and(|parent| parent.ends_with("sbin")) {
+                std::fs::copy(&path, tools.join("mkfs.xfs.bin"))?;
+            } else if name.to_string_lossy().contains(".so.") {
+                std::fs::copy(&path, tools.join("lib").join(name))?;
+            }
+        }
+    }
+    std::fs::write(&script, MKFS_XFS)?;
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    Ok(())
+}
+
+const MKFS_XFS: &str = "#!/bin/sh\nd=$(dirname \"$0\")\nLD_LIBRARY_PATH=\"$d/lib\" exec \"$d/mkfs.xfs.bin\" \"$@\"\n";
 
 /// Installs iptables with its libraries beside it; scripts set their path.
 fn iptables(dir: &Path) -> Result<()> {

@@ -12,6 +12,7 @@ use corten_client::{Client, DeleteOptions, Error};
 use corten_controllers::NodeComponent;
 use corten_gateway::{crds, issuer};
 use corten_meta::Value;
+use corten_snapshots::BACKUP_GROUP;
 use futures::future::try_join_all;
 use serde_json::json;
 
@@ -173,6 +174,7 @@ fn roles() -> Vec<(&'static str, Value)> {
         (role_of(NodeComponent::Storage), storage_rules()),
         (GATEWAY_ROLE, gateway_rules()),
         (snapshots::ROLE, snapshots::rules()),
+        (snapshots::BACKUP_ROLE, snapshots::backup_rules()),
         (CLOUD_ROLE, cloud_rules()),
         (COMPONENT_CLIENT_ROLE, component_client),
         (COMPONENT_APPROVER_ROLE, component_approver),
@@ -183,7 +185,8 @@ fn roles() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Returns the rules of the controller loops of a node's own storage driver. They read no Secrets: the driver needs none.
+/// Returns the rules of the controller loops of a node's own storage driver. They read no Secrets but those of repositories
+/// of volume backups (`snapshots::backup_secrets`): the driver needs none.
 fn storage_rules() -> Value {
     let read = json!(["get", "list", "watch"]);
     let write = json!(["get", "list", "watch", "create", "patch", "delete"]);
@@ -202,6 +205,7 @@ fn storage_rules() -> Value {
         {"apiGroups": ["storage.k8s.io"], "resources": ["csistoragecapacities"], "verbs": write},
         {"apiGroups": [snapshots], "verbs": read,
          "resources": ["volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"]},
+        {"apiGroups": [snapshots], "resources": ["volumesnapshotclasses"], "verbs": ["create"]},
         {"apiGroups": [snapshots], "resources": ["volumesnapshotcontents", "volumesnapshotcontents/status"],
          "verbs": ["patch"]},
         {"apiGroups": [groups], "verbs": read,
@@ -209,6 +213,9 @@ fn storage_rules() -> Value {
         {"apiGroups": [groups], "resources": ["volumegroupsnapshotcontents", "volumegroupsnapshotcontents/status"],
          "verbs": ["patch"]},
         {"apiGroups": ["gateway.networking.k8s.io"], "resources": ["referencegrants"], "verbs": read},
+        {"apiGroups": [BACKUP_GROUP], "resources": ["volumebackups", "volumebackuprepositories"], "verbs": read},
+        {"apiGroups": [BACKUP_GROUP], "verbs": ["patch"],
+         "resources": ["volumebackups", "volumebackups/status", "volumebackuprepositories/status"]},
     ])
 }
 
@@ -288,6 +295,7 @@ fn bindings() -> Vec<Binding> {
         binding(ADDRESS_POOLS_ROLE, ADDRESS_POOLS_ROLE, account("address-pool-controller")),
         binding(GATEWAY_ROLE, GATEWAY_ROLE, account(super::edge::CONTROLLER_ACCOUNT)),
         binding(snapshots::ROLE, snapshots::ROLE, account(corten_controllers::SNAPSHOT_ACCOUNT)),
+        binding(snapshots::BACKUP_ROLE, snapshots::BACKUP_ROLE, account(corten_controllers::VOLUME_BACKUP_ACCOUNT)),
         binding(CLOUD_ROLE, CLOUD_ROLE, user(cloud::USER)),
         binding(APPROVER_ROLE, APPROVER_ROLE, account("corten-serving-approver")),
         binding(COMPONENT_CLIENT_ROLE, COMPONENT_CLIENT_ROLE, group(NODES_GROUP)),

@@ -1,6 +1,6 @@
 //! The objects of every cluster beside the API: the Service `kube-dns`, whose endpoints are the nodes themselves, a
-//! default StorageClass on the nodes' own disks, the nodes' own storage driver, and the control-plane label of the first
-//! node.
+//! default StorageClass on the nodes' own disks, the nodes' own storage driver, the namespace of the Secrets of volume
+//! backups, and the control-plane label of the first node.
 //!
 //! Each node answers DNS on the gateway of its own pod CIDR; the EndpointSlice has one endpoint per node, and the
 //! Service's internalTrafficPolicy makes every node use its own.
@@ -10,16 +10,19 @@ use std::net::IpAddr;
 
 use anyhow::Result;
 use corten_api::Typed;
-use corten_api::k8s_openapi::api::core::v1::{Node, Service, Taint};
+use corten_api::k8s_openapi::api::core::v1::{Namespace, Node, Service, Taint};
 use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
+use corten_api::k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use corten_api::k8s_openapi::api::storage::v1::{CSIDriver, StorageClass};
 use corten_client::{Caches, Client, Error, Patch};
 use corten_meta::{Key, Value};
+use corten_snapshots::BACKUP_NAMESPACE;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::apply::apply;
 use super::node_dns::{DNS_METRICS, dns_of};
+use super::snapshots;
 use crate::cli::NetworkBackend;
 use crate::config::Cluster;
 use crate::node_object::CONTROL_PLANE;
@@ -39,6 +42,10 @@ pub async fn run(client: Client, caches: Caches, cluster: Cluster, shutdown: Can
     match client.create(&CSIDriver::from_value(storage_driver())?).await {
         Err(error) if !error.is_already_exists() => return Err(error.into()),
         _ => {}
+    }
+    if let Err(error) = prepare_backups(&client).await {
+        // A user may be deleting the namespace; the cluster works without it.
+        tracing::warn!(%error, "volume backups have no namespace for their Secrets");
     }
     let mut changes = nodes.subscribe();
     let mut applied: BTreeMap<&str, Value> = BTreeMap::new();
@@ -66,6 +73,14 @@ pub async fn run(client: Client, caches: Caches, cluster: Cluster, shutdown: Can
             change = changes.next() => if change.is_none() { return Ok(()) },
         }
     }
+}
+
+/// Makes the namespace of the Secrets of volume backups, which nodes may read.
+async fn prepare_backups(client: &Client) -> Result<(), Error> {
+    let [namespace, role, binding] = snapshots::backup_secrets();
+    apply::<Namespace>(client, "", BACKUP_NAMESPACE, namespace).await?;
+    apply::<Role>(client, BACKUP_NAMESPACE, snapshots::BACKUP_ROLE, role).await?;
+    apply::<RoleBinding>(client, BACKUP_NAMESPACE, snapshots::BACKUP_ROLE, binding).await
 }
 
 /// Labels the first node as the control plane, and taints it if there are other nodes for user pods. The kubelet may
@@ -122,6 +137,7 @@ fn storage_driver() -> Value {
         "spec": {
             "attachRequired": false,
             "podInfoOnMount": true,
+            "storageCapacity": true,
             "fsGroupPolicy": "File",
             "volumeLifecycleModes": ["Persistent", "Ephemeral"],
         },

@@ -5,11 +5,15 @@
 //! started again.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use corten_client::Client;
-use corten_storage_driver::{Config, NAME};
+use corten_client::{Client, Error, ListOptions};
+use corten_snapshots::VolumeSnapshotClass;
+use corten_snapshots::names::DEFAULT_CLASS;
+use corten_storage_control::{Filling, Image, VolumeData};
+use corten_storage_driver::{Config, NAME, Volumes};
 use tokio_util::sync::CancellationToken;
 
 use super::node::kubelet_root;
@@ -19,6 +23,8 @@ use crate::tasks::Tasks;
 
 /// The pause before a failed driver is started again.
 const RETRY: Duration = Duration::from_secs(10);
+/// The time between two looks for software that was installed on the node.
+const SOFTWARE_POLL: Duration = Duration::from_secs(60);
 
 /// Starts the driver of a node and its loops.
 pub fn start(node: &Node, client: Client, tasks: &mut Tasks) {
@@ -29,19 +35,91 @@ pub fn start(node: &Node, client: Client, tasks: &mut Tasks) {
         socket: socket(&root),
         registration: Some(root.join("plugins_registry").join(format!("{NAME}-reg.sock"))),
         overcommit: node.storage.storage_overcommit.unwrap_or(1.0),
+        volumes: Volumes::default(),
     };
     let options = corten_storage_control::Options {
         node: Some(node.name.clone()),
         identity: format!("{}_corten", node.name),
+        data: Some(Arc::new(Data(config.volumes.clone()))),
+        roots: crate::files::trusted_roots(),
         ..corten_storage_control::Options::default()
     };
     let shutdown = tasks.shutdown();
+    let class_client = client.clone();
     let socket = config.socket.clone();
     tasks.spawn(
         "storage controllers",
         async move { corten_storage_control::run(&socket, client, options, shutdown).await },
     );
+    tasks.spawn("snapshot class", snapshot_class(pool(&node.directories), class_client, tasks.shutdown()));
     tasks.spawn("storage driver", drive(config, tasks.shutdown()));
+}
+
+/// The data of the driver's volumes, for backups.
+struct Data(Volumes);
+
+impl VolumeData for Data {
+    fn open(&self, volume: &str) -> Result<Image, String> {
+        let image = self.0.open(volume).map_err(|error| error.to_string())?;
+        Ok(Image {
+            file: image.file,
+            bytes: image.bytes,
+            block: image.block,
+            file_system: image.file_system.map(str::to_owned),
+            guard: Box::new(image.guard),
+        })
+    }
+
+    fn fill(&self, volume: &str) -> Result<Option<Filling>, String> {
+        let Some(filling) = self.0.fill(volume).map_err(|error| error.to_string())? else { return Ok(None) };
+        let file = filling.file.try_clone().map_err(|error| error.to_string())?;
+        let commit = move |file_system: Option<&str>, bytes: u64| {
+            filling.commit(file_system, bytes).map_err(|error| error.to_string())
+        };
+        Ok(Some(Filling { file, commit: Box::new(commit) }))
+    }
+}
+
+/// Creates the default VolumeSnapshotClass of the driver, as soon as this node's pool can take snapshots and the kind is
+/// served. A cluster with a class of the driver keeps it as it is.
+async fn snapshot_class(pool: PathBuf, client: Client, shutdown: CancellationToken) -> Result<()> {
+    loop {
+        let root = pool.clone();
+        let can = tokio::task::spawn_blocking(move || corten_storage_driver::takes_snapshots(&root)).await?;
+        match can {
+            true => match create_snapshot_class(&client).await {
+                Ok(()) => break,
+                Err(error) => tracing::debug!(%error, "no VolumeSnapshotClass yet"),
+            },
+            false => tracing::debug!("the storage pool takes no snapshots"),
+        }
+        let pause = if can { RETRY } else { SOFTWARE_POLL };
+        tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+    // A task of the node runs as long as the node.
+    shutdown.cancelled().await;
+    Ok(())
+}
+
+async fn create_snapshot_class(client: &Client) -> Result<(), Error> {
+    let classes = client.list::<VolumeSnapshotClass>("", &ListOptions::default()).await?;
+    if classes.items.iter().any(|class| class.driver == NAME) {
+        return Ok(());
+    }
+    let mut class = VolumeSnapshotClass {
+        driver: NAME.to_owned(),
+        deletion_policy: "Delete".to_owned(),
+        ..VolumeSnapshotClass::default()
+    };
+    class.metadata.name = Some("standard".to_owned());
+    class.metadata.annotations = Some([(DEFAULT_CLASS.to_owned(), "true".to_owned())].into());
+    match client.create(&class).await {
+        Err(error) if !error.is_already_exists() => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Returns the socket of the driver below the kubelet's directory.

@@ -85,8 +85,9 @@ impl Secret {
         let secret = hkdf::Salt::new(hkdf::HKDF_SHA256, header).extract(&master);
         let body = expand(&secret, b"corten backup body")?;
         let check = expand(&secret, b"corten backup check")?;
+        let ids = expand(&secret, b"corten backup ids")?;
         let body = aead::UnboundKey::new(&aead::AES_256_GCM, &body).map_err(|_| underivable())?;
-        Ok(Keys { body: aead::LessSafeKey::new(body), check })
+        Ok(Keys { body: aead::LessSafeKey::new(body), check, ids })
     }
 
     fn kind(&self) -> &'static str {
@@ -111,10 +112,12 @@ impl Derivation {
     }
 }
 
-/// The keys of one file.
+/// The keys of one file, or of a repository of volume backups.
 pub struct Keys {
     pub body: aead::LessSafeKey,
     pub check: [u8; CHECK_BYTES],
+    /// The key of content ids, for a repository.
+    pub ids: [u8; 32],
 }
 
 fn argon2id(passphrase: &[u8], salt: &[u8], memory_kib: u32, passes: u32, lanes: u32) -> Result<[u8; 32], Fault> {

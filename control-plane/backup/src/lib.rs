@@ -26,5 +26,5 @@ pub mod target;
 pub use archive::{Manifest, Opened};
 pub use container::Header;
 pub use error::{Error, Fault};
-pub use key::Secret;
+pub use key::{Derivation, Keys, SALT_BYTES, Secret};
 pub use target::Target;

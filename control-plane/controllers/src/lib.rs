@@ -41,6 +41,7 @@ mod snapshots;
 mod statefulset;
 mod storage_protection;
 mod ttl_after_finished;
+mod volume_backups;
 mod volume_binding;
 mod volume_claims;
 mod volume_expansion;
@@ -64,6 +65,7 @@ pub use measured::Measured;
 pub use metrics::FAMILIES as METRICS;
 pub use runtime::Clients;
 pub use snapshots::ACCOUNT as SNAPSHOT_ACCOUNT;
+pub use volume_backups::ACCOUNT as VOLUME_BACKUP_ACCOUNT;
 pub use volume_binding::{Recycler, Recyclers};
 
 use certificates::{CertificateController, Signers};
@@ -135,7 +137,8 @@ pub struct Config {
     /// Whether to provision volumes on the nodes' own disks for claims of StorageClasses with the provisioner
     /// `corten/local-path`.
     pub local_volumes: bool,
-    /// Whether to install the kinds of volume snapshots, and to bind snapshots for all storage drivers.
+    /// Whether to install the kinds of volume snapshots and of volume backups, to bind snapshots for all storage drivers,
+    /// and to give backups to nodes.
     pub snapshots: bool,
     /// The pods that scrub volumes with the reclaim policy Recycle.
     pub recyclers: Recyclers,
@@ -237,8 +240,11 @@ async fn lead(
         .map(|one| one.run(queue("horizontalpodautoscaler"), shutdown.clone()));
     let snapshots = (config.snapshots && enabled(registry::SNAPSHOTS))
         .then(|| snapshots::run(&caches, clients, &config.metrics, shutdown.clone()));
+    let backups = (config.snapshots && enabled(registry::VOLUME_BACKUPS))
+        .then(|| volume_backups::run(&caches, clients, &config.metrics, shutdown.clone()));
     tokio::join!(
         run_some(snapshots),
+        run_some(backups),
         runtime::run(controllers, &caches, clients, &config.metrics, shutdown.clone()),
         follow_all_kinds(config, &caches, clients, shutdown.clone()),
         run_some(certificates),

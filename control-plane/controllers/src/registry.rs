@@ -25,6 +25,8 @@ const SERVICE_LB: &str = "service-lb-controller";
 const LOCAL_VOLUMES: &str = "local-volume-controller";
 /// Not a controller of upstream's manager: there it is a program of its own.
 pub const SNAPSHOTS: &str = "snapshot-controller";
+/// Not a controller of upstream's.
+pub const VOLUME_BACKUPS: &str = "volume-backup-controller";
 
 /// Not an upstream controller: upstream leaves it to the administrator to approve kubelet serving certificates.
 const KUBELET_SERVING_APPROVING: &str = "kubelet-serving-approving-controller";
@@ -101,7 +103,8 @@ const ELSEWHERE: [&str; 10] = [
 /// Returns the names of all controllers that run.
 pub fn running(config: &Config, controllers: &[Named]) -> Vec<&'static str> {
     let others = OTHERS.into_iter().filter(|name| is_enabled(name, &config.controllers));
-    let snapshots = (config.snapshots && is_enabled(SNAPSHOTS, &config.controllers)).then_some(SNAPSHOTS);
+    let snapshots = [SNAPSHOTS, VOLUME_BACKUPS].into_iter();
+    let snapshots = snapshots.filter(|name| config.snapshots && is_enabled(name, &config.controllers));
     let mut all: Vec<&'static str> =
         controllers.iter().map(|(name, ..)| *name).chain(others).chain(snapshots).collect();
     all.dedup();
@@ -135,7 +138,8 @@ pub fn controllers(config: &Config) -> Result<Vec<Named>, Error> {
         // A controller that the configuration leaves out may still be named.
         let (left_out, name) = choice.strip_prefix('-').map_or((false, choice.as_str()), |name| (true, name));
         !(is_known(name)
-            || [NODE_IPAM, SERVICE_LB, LOCAL_VOLUMES, SNAPSHOTS, KUBELET_SERVING_APPROVING].contains(&name)
+            || [NODE_IPAM, SERVICE_LB, LOCAL_VOLUMES, SNAPSHOTS, VOLUME_BACKUPS, KUBELET_SERVING_APPROVING]
+                .contains(&name)
             || left_out && ELSEWHERE.contains(&name))
     });
     if let Some(unknown) = unknown {

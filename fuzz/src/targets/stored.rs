@@ -4,6 +4,7 @@ use std::io::Write;
 
 use corten_backup::container::{Header, Sealer};
 use corten_backup::{Opened, Secret};
+use corten_storage_backup::Manifest;
 
 use crate::Target;
 
@@ -15,6 +16,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "stored-objects", seeds: object_seeds, run: objects },
     Target { name: "backup-file", seeds: backup_seeds, run: backup },
     Target { name: "backup-content", seeds: backup_content_seeds, run: backup_content },
+    Target { name: "volume-backup-manifest", seeds: manifest_seeds, run: manifest },
 ];
 
 fn secret() -> Secret {
@@ -42,6 +44,21 @@ fn backup_content_seeds() -> Vec<Vec<u8>> {
         content.extend_from_slice(text.as_bytes());
     }
     vec![content]
+}
+
+/// Manifests of a volume of one chunk, and of one of zeros.
+fn manifest_seeds() -> Vec<Vec<u8>> {
+    let header = corten_storage_backup::Header { bytes: 1 << 20, ..Default::default() };
+    let manifest = |chunk| Manifest { header: header.clone(), chunks: vec![chunk] };
+    [Some([7; 32]), None].map(|chunk| manifest(chunk).encode().expect("a short header")).to_vec()
+}
+
+fn manifest(input: &[u8]) {
+    let Ok(decoded) = Manifest::decode("manifest", input) else { return };
+    // A header near the limit may be longer when it is written with all fields.
+    if let Ok(encoded) = decoded.encode() {
+        assert_eq!(Manifest::decode("manifest", &encoded).expect("what was encoded"), decoded);
+    }
 }
 
 fn backup_seeds() -> Vec<Vec<u8>> {

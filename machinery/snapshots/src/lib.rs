@@ -1,9 +1,11 @@
 //! The kinds of volume snapshots (`snapshot.storage.k8s.io`) and of snapshots of volume groups
-//! (`groupsnapshot.storage.k8s.io`): structs, the names that components share, and CustomResourceDefinitions.
+//! (`groupsnapshot.storage.k8s.io`), and of volume backups (`storage.corten.dev`): structs, the names that components
+//! share, and CustomResourceDefinitions.
 //!
 //! They are custom resources. The snapshot controller and the loops of a storage driver read them through these structs,
 //! which hold only the fields that they use: an object is changed by patches, so that fields of newer versions stay.
 
+mod backup;
 mod class;
 mod content;
 mod group;
@@ -14,6 +16,12 @@ mod snapshot;
 use corten_crds::Table;
 use corten_meta::Value;
 
+pub use backup::{
+    BACKUP_DRIVER, BACKUP_FINALIZER, BACKUP_GROUP, BACKUP_NAMESPACE, BackupSource, BackupSpec, BackupStatus,
+    BucketPlace, COMPLETED, DirectoryPlace, INTACT, PRUNE_REQUEST, READY, RepositorySpec, RepositoryStatus,
+    SCHEDULE_LABEL, ScheduleSpec, ScheduleStatus, VERIFY_REQUEST, VolumeBackup, VolumeBackupRepository,
+    VolumeBackupSchedule, with_condition,
+};
 pub use class::{SecretReference, SecretTemplate, VolumeGroupSnapshotClass, VolumeSnapshotClass};
 pub use content::{ContentSource, ContentSpec, ContentStatus, VolumeSnapshotContent};
 pub use group::{
@@ -23,6 +31,7 @@ pub use group::{
 pub use kind::{Reference, StatusError};
 pub use snapshot::{SnapshotSource, SnapshotSpec, SnapshotStatus, VolumeSnapshot};
 
+const BACKUP_TABLE: &str = include_str!("../schema/backups.tbl");
 const TABLE: &str = include_str!("../schema/snapshots.tbl");
 
 /// The group of snapshots of one volume.
@@ -37,6 +46,11 @@ pub fn definitions() -> Vec<Value> {
     Table::parse(TABLE).definitions()
 }
 
+/// Returns the CustomResourceDefinitions of volume backups.
+pub fn backup_definitions() -> Vec<Value> {
+    Table::parse(BACKUP_TABLE).definitions()
+}
+
 #[cfg(test)]
 mod tests {
     use corten_api::Typed;
@@ -47,6 +61,7 @@ mod tests {
     #[test]
     fn every_type_and_pattern_of_the_table_exists() {
         assert_eq!(Table::parse(TABLE).errors(), Vec::<String>::new());
+        assert_eq!(Table::parse(BACKUP_TABLE).errors(), Vec::<String>::new());
     }
 
     #[test]

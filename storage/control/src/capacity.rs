@@ -128,6 +128,12 @@ async fn answer(world: &World, class: &StorageClass, segment: &Segment, name: &s
     }
 }
 
+/// Returns the owner of the objects of a node's loops: the node. They are deleted with it.
+fn owner(world: &World) -> Option<Value> {
+    let node: Node = world.get("", world.options.node.as_ref()?)?;
+    Some(json!({"apiVersion": Node::API_VERSION, "kind": Node::KIND, "name": node.name(), "uid": node.metadata.uid}))
+}
+
 fn object(
     world: &World,
     class: &str,
@@ -149,6 +155,9 @@ fn object(
         "nodeTopology": {"matchLabels": segment},
         "capacity": bytes(answer.available_capacity),
     });
+    if let Some(owner) = owner(world) {
+        object["metadata"]["ownerReferences"] = json!([owner]);
+    }
     if segment.is_empty() {
         object["nodeTopology"] = json!({});
     }

@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use crate::secrets;
-use crate::snapshot::nanoseconds;
+use crate::snapshot::{is_here, nanoseconds};
 use crate::worker::{Loop, Next, Watch};
 use crate::world::{World, annotation, has_finalizer, is_deleted};
 
@@ -96,7 +96,7 @@ impl GroupSnapshotter {
 
     async fn sync(&self, key: &Key) -> Next {
         let Some(content) = self.world.get::<VolumeGroupSnapshotContent>("", &key.name) else { return Next::Done };
-        if content.spec.driver != self.world.driver.name {
+        if content.spec.driver != self.world.driver.name || !is_here(&self.world, &content) {
             return Next::Done;
         }
         match decide(&content) {

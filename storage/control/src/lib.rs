@@ -3,13 +3,15 @@
 //!
 //! [`run`] asks the driver for its capabilities and runs the loops that they call for: [`provision`] and [`reclaim`],
 //! [`attach`], [`resize`] and [`modify`], [`snapshot`] and [`group_snapshot`], [`capacity`]. Each loop decides by pure
-//! functions, and calls the driver in one place.
+//! functions, and calls the driver in one place. A driver in this process gives its [`VolumeData`], and its volumes are
+//! backed up and restored ([`backup`]).
 //!
 //! Invariants: every call of the driver has a deadline. A call whose outcome is not known is repeated with the same
 //! arguments until it is, so that nothing is left behind on the storage system. Messages of the driver are shortened
 //! before users see them.
 
 mod attach;
+mod backup;
 mod capacity;
 mod driver;
 mod group_snapshot;
@@ -37,6 +39,8 @@ use driver::Driver;
 use worker::Loop;
 use world::World;
 
+pub use backup::{Filling, Image, VolumeData};
+
 /// The pause before a driver that does not answer is asked again.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -47,7 +51,7 @@ pub enum Error {
 }
 
 /// The settings of the loops.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     /// The node of a driver whose volumes lie on its node: the loops of each node care for the volumes of that node, and
     /// need no leader. None for a driver that serves the whole cluster from one place.
@@ -64,6 +68,10 @@ pub struct Options {
     pub capacity_poll: Duration,
     /// The file system of volumes whose class names none.
     pub default_fs_type: String,
+    /// The data of the driver's volumes, by which they are backed up and restored; none of a driver elsewhere.
+    pub data: Option<Arc<dyn VolumeData>>,
+    /// The CAs that repositories of volume backups are verified by, in PEM.
+    pub roots: String,
 }
 
 impl Default for Options {
@@ -76,6 +84,8 @@ impl Default for Options {
             workers: 10,
             capacity_poll: Duration::from_secs(60),
             default_fs_type: String::new(),
+            data: None,
+            roots: String::new(),
         }
     }
 }
@@ -153,6 +163,10 @@ fn loops(world: &Arc<World>) -> Vec<Arc<dyn Loop>> {
     }
     if driver.takes_group_snapshots() {
         loops.push(Arc::new(group_snapshot::GroupSnapshotter::new(world.clone())));
+    }
+    if let (Some(data), Some(node)) = (&world.options.data, &world.options.node) {
+        loops.push(Arc::new(backup::Backups::new(world.clone(), data.clone(), node.clone())));
+        loops.push(Arc::new(backup::Repositories::new(world.clone(), node.clone())));
     }
     loops
 }

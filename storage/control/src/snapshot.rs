@@ -68,6 +68,14 @@ fn decide(content: &VolumeSnapshotContent) -> Decision {
     }
 }
 
+/// Reports whether these loops handle a content, of a snapshot or of a group: those of a node handle the contents of the
+/// node, by the label that the snapshot controller gives them.
+pub fn is_here<K: Typed>(world: &World, content: &K) -> bool {
+    let labels = content.meta().labels.as_ref();
+    let node = labels.and_then(|labels| labels.get(MANAGED_BY));
+    world.options.node.is_none() || world.options.node.as_ref() == node
+}
+
 /// Reports whether the snapshot controller has let a content go that is being deleted, or never bound it.
 fn is_let_go(content: &VolumeSnapshotContent) -> bool {
     let is_unbound = content.spec.source.snapshot_handle.is_some() && content.spec.volume_snapshot_ref.uid.is_empty();
@@ -106,7 +114,7 @@ impl Snapshotter {
 
     async fn sync(&self, key: &Key) -> Next {
         let Some(content) = self.world.get::<VolumeSnapshotContent>("", &key.name) else { return Next::Done };
-        if content.spec.driver != self.world.driver.name || !self.is_here(&content) {
+        if content.spec.driver != self.world.driver.name || !is_here(&self.world, &content) {
             return Next::Done;
         }
         match decide(&content) {
@@ -116,13 +124,6 @@ impl Snapshotter {
             Decision::Delete(handle) => self.delete(&content, &handle).await,
             Decision::Release => Next::from(self.world.finalizer(&content, CONTENT_FINALIZER, false).await.map(drop)),
         }
-    }
-
-    /// Reports whether the loops of this node handle a content.
-    fn is_here(&self, content: &VolumeSnapshotContent) -> bool {
-        let Some(node) = &self.world.options.node else { return true };
-        let labels = content.metadata.labels.as_ref();
-        labels.and_then(|labels| labels.get(MANAGED_BY)) == Some(node)
     }
 
     async fn create(&self, content: &VolumeSnapshotContent) -> Next {

@@ -24,6 +24,8 @@ pub enum Next {
     Done,
     /// The work failed, and is tried again after a pause that grows.
     Retry,
+    /// The object is worked on again after a while.
+    After(Duration),
 }
 
 impl From<Result<(), corten_client::Error>> for Next {
@@ -115,6 +117,10 @@ async fn work(
             match next {
                 Next::Done => {
                     failures.remove(&key);
+                }
+                Next::After(pause) => {
+                    failures.remove(&key);
+                    queue.add_after(key.clone(), pause);
                 }
                 Next::Retry => {
                     let count = failures.entry(key.clone()).or_insert(0);

@@ -15,6 +15,8 @@ pub struct World {
     pub driver: Arc<Driver>,
     pub client: Client,
     pub options: Arc<Options>,
+    /// Ends work that has no deadline of its own.
+    pub shutdown: CancellationToken,
     caches: Caches,
     recorder: EventRecorder,
 }
@@ -28,7 +30,7 @@ impl World {
             identity => format!("{}_{identity}", driver.name),
         };
         let recorder = EventRecorder::new(client.clone(), component, host);
-        World { driver, client, options, caches, recorder }
+        World { driver, client, options, shutdown: shutdown.clone(), caches, recorder }
     }
 
     /// Returns the cache of a kind, which is filled from its first use on.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use corten_storage_driver::Config;
+use corten_storage_driver::{Config, Volumes};
 use tokio_util::sync::CancellationToken;
 
 #[tokio::main]
@@ -17,7 +17,14 @@ async fn main() -> anyhow::Result<()> {
         let _ = tokio::signal::ctrl_c().await;
         stop.cancel();
     });
-    let config = Config { node_name: "node".into(), pool, socket, registration: None, overcommit: 1.0 };
+    let config = Config {
+        node_name: "node".into(),
+        pool,
+        socket,
+        registration: None,
+        overcommit: 1.0,
+        volumes: Volumes::default(),
+    };
     corten_storage_driver::run(config, shutdown).await?;
     Ok(())
 }

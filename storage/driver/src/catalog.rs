@@ -71,6 +71,7 @@ impl Catalog {
 mod tests {
     use super::*;
     use crate::file_system::FileSystem;
+    use crate::limits::Limits;
     use crate::record::{Content, Layout};
 
     fn content(place: Place, family: &str) -> Content {
@@ -93,6 +94,7 @@ mod tests {
             wanted_file_system: FileSystem::Ext4,
             ephemeral: false,
             source: None,
+            limits: Limits::default(),
             content: content(place, family),
         }
     }

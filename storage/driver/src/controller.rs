@@ -9,12 +9,13 @@ use jiff::Timestamp;
 use tonic::{Request, Response, Status};
 
 use crate::error::Error;
+use crate::limits::Limits;
 use crate::publishing::Condition;
 use crate::record::{Group, Snapshot, Volume};
 use crate::requests::{access, content_source, name, page, required, size, wanted};
 use crate::service::{Answer, Driver};
 
-const CAPABILITIES: [Rpc; 11] = [
+const CAPABILITIES: [Rpc; 12] = [
     Rpc::CreateDeleteVolume,
     Rpc::ListVolumes,
     Rpc::GetCapacity,
@@ -26,6 +27,7 @@ const CAPABILITIES: [Rpc; 11] = [
     Rpc::GetVolume,
     Rpc::SingleNodeMultiWriter,
     Rpc::GetSnapshot,
+    Rpc::ModifyVolume,
 ];
 const LEAST_VOLUME: i64 = 1 << 20;
 
@@ -262,9 +264,13 @@ impl Controller for Driver {
 
     async fn controller_modify_volume(
         &self,
-        _: Request<csi::ControllerModifyVolumeRequest>,
+        request: Request<csi::ControllerModifyVolumeRequest>,
     ) -> Answer<csi::ControllerModifyVolumeResponse> {
-        Err(Status::unimplemented("volumes have no mutable parameters"))
+        let request = request.into_inner();
+        let id = required("volume_id", &request.volume_id)?.to_owned();
+        let limits = Limits::parse(&request.mutable_parameters)?;
+        self.call(move |storage| storage.limit_volume(&id, limits)).await?;
+        Ok(Response::new(csi::ControllerModifyVolumeResponse {}))
     }
 }
 

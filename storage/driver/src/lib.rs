@@ -8,11 +8,13 @@
 
 mod catalog;
 mod controller;
+mod data;
 mod error;
 mod file_system;
 mod freezing;
 mod identity;
 mod ioctls;
+mod limits;
 mod locks;
 mod loop_device;
 mod mounts;
@@ -28,8 +30,9 @@ mod storage;
 mod tools;
 mod volumes;
 
+pub use data::{Filling, Image, ImageGuard, Volumes};
 pub use error::{Error, Result};
 pub use identity::NAME;
-pub use pool::detach;
+pub use pool::{detach, takes_snapshots};
 pub use serve::{Config, run};
 pub use service::TOPOLOGY_KEY;

@@ -227,6 +227,13 @@ impl Pool {
     }
 }
 
+/// Reports whether new volumes of a pool can have snapshots, without making anything: its file system has reflinks, or the
+/// driver can make an xfs image on it.
+pub fn takes_snapshots(root: &Path) -> bool {
+    let makes_image = || tools::find("mkfs.xfs").is_some() && loop_device::unavailable().is_none();
+    root.join("pool.img").exists() || has_reflinks(&root.join("files")).unwrap_or(false) || makes_image()
+}
+
 /// Unmounts and detaches everything that a pool has on this node, after its pods are gone.
 pub fn detach(root: &Path) -> Result<()> {
     if !root.join("id").exists() {

@@ -351,7 +351,7 @@ fn open_to_all(root: &Path) -> Result<()> {
 }
 
 /// Reports whether a mount shows a loop device's file system, or its node.
-fn is_of(mount: &Mount, device: &LoopDevice) -> bool {
+pub fn is_of(mount: &Mount, device: &LoopDevice) -> bool {
     mount.device == device.numbers() || mount.root.file_name() == device.path().file_name()
 }
 

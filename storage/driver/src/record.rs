@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{During, Error, Result};
 use crate::file_system::FileSystem;
+use crate::limits::Limits;
 
 /// The most bytes of a record that are read.
 const MOST_BYTES: u64 = 1 << 20;
@@ -73,6 +74,9 @@ pub struct Volume {
     /// Whether the volume exists for one pod and is deleted with it.
     pub ephemeral: bool,
     pub source: Option<Source>,
+    /// The limits of its I/O.
+    #[serde(default)]
+    pub limits: Limits,
     pub content: Content,
 }
 

@@ -9,6 +9,7 @@ use csi::volume_content_source::Type as ContentSource;
 
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
+use crate::limits::Limits;
 use crate::publishing::Access;
 use crate::record::{Source, is_id};
 use crate::volumes::{Size, Wanted};
@@ -90,13 +91,11 @@ pub fn wanted(request: &csi::CreateVolumeRequest) -> Result<Wanted> {
     if let Some(unknown) = request.parameters.keys().find(|key| !key.starts_with(SIDECAR_PREFIX)) {
         return Err(Error::Invalid(format!("the parameter {unknown} is not known")));
     }
-    if let Some(unknown) = request.mutable_parameters.keys().next() {
-        return Err(Error::Invalid(format!("the mutable parameter {unknown} is not known")));
-    }
+    let limits = Limits::parse(&request.mutable_parameters)?;
     let file_system = accesses.iter().find_map(|access| access.file_system).unwrap_or(FileSystem::Ext4);
     let source = request.volume_content_source.as_ref().map(source).transpose()?;
     let size = size(request.capacity_range.as_ref())?;
-    Ok(Wanted { name, size, block, file_system, source, ephemeral: false })
+    Ok(Wanted { name, size, block, file_system, source, ephemeral: false, limits })
 }
 
 fn source(source: &csi::VolumeContentSource) -> Result<Source> {
@@ -139,6 +138,7 @@ pub fn wanted_inline(id: &str, context: &HashMap<String, String>, access: &Acces
         file_system: access.file_system.or(named).unwrap_or(FileSystem::Ext4),
         source: None,
         ephemeral: true,
+        limits: Limits::default(),
     })
 }
 

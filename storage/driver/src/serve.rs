@@ -17,12 +17,15 @@ use tonic::transport::Server;
 use tonic::{Request, Response};
 use tracing::warn;
 
+use crate::data::Volumes;
 use crate::error::{During, Error, Result};
 use crate::identity::NAME;
 use crate::record::remove_file;
 use crate::service::{Answer, Driver};
 use crate::storage::Storage;
 
+/// The time between two looks for pods whose I/O must be limited.
+const LIMIT_INTERVAL: Duration = Duration::from_secs(5);
 const TRIM_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 /// The calls of one connection that run at a time.
 const MOST_CALLS: usize = 64;
@@ -39,6 +42,8 @@ pub struct Config {
     pub registration: Option<PathBuf>,
     /// How much more than there is may be promised to volumes; 1 promises nothing twice.
     pub overcommit: f64,
+    /// The handle by which this process reaches the data of volumes while the driver runs.
+    pub volumes: Volumes,
 }
 
 /// Runs the driver until the shutdown.
@@ -50,7 +55,9 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<()> {
     let overcommit = config.overcommit;
     let opened = tokio::task::spawn_blocking(move || Storage::open(&root, overcommit)).await;
     let storage = opened.map_err(|error| Error::Internal(format!("the storage cannot be opened: {error}")))??;
-    let driver = Driver { storage: Arc::new(storage), node_name: config.node_name.as_str().into() };
+    let storage = Arc::new(storage);
+    config.volumes.set(Some(storage.clone()));
+    let driver = Driver { storage, node_name: config.node_name.as_str().into() };
     let listener = listen(&config.socket)?;
     let registrar = match &config.registration {
         Some(path) => Some((listen(path)?, Registrar { endpoint: config.socket.display().to_string() })),
@@ -66,8 +73,10 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<()> {
     let served = tokio::try_join!(
         async { serving.await.map_err(|error| failed(&error)) },
         register(registrar, shutdown.clone()),
+        limit(driver.clone(), shutdown.clone()),
         trim(driver, shutdown),
     );
+    config.volumes.set(None);
     for path in [Some(&config.socket), config.registration.as_ref()].into_iter().flatten() {
         remove_file(path)?;
     }
@@ -124,6 +133,19 @@ async fn register(registrar: Option<(UnixListenerStream, Registrar)>, shutdown: 
     let server = Server::builder().add_service(RegistrationServer::new(registrar));
     let served = server.serve_with_incoming_shutdown(listener, shutdown.cancelled_owned()).await;
     served.map_err(|error| failed(&error))
+}
+
+/// Enforces the limits of volumes for pods that come and go.
+async fn limit(driver: Driver, shutdown: CancellationToken) -> Result<()> {
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            () = tokio::time::sleep(LIMIT_INTERVAL) => {}
+        }
+        if let Err(error) = driver.call(|storage| storage.enforce_limits()).await {
+            warn!(%error, "the I/O of volumes is not limited");
+        }
+    }
 }
 
 /// Trims all volumes once a day. The first time is a day after the start, so that a restart costs nothing.

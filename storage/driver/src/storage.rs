@@ -40,6 +40,13 @@ pub struct Reservation<'a> {
     bytes: u64,
 }
 
+impl Reservation<'_> {
+    /// Leaves the bytes reserved; the caller gives them up by itself.
+    pub fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         self.storage.catalog().release(self.place, self.bytes);
@@ -263,6 +270,7 @@ mod tests {
             wanted_file_system: FileSystem::Ext4,
             ephemeral: false,
             source: None,
+            limits: Default::default(),
             content,
         }
     }

@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::error::{During, Error, Result};
 use crate::file_system::FileSystem;
 use crate::freezing::Frozen;
+use crate::limits::Limits;
 use crate::mounts;
 use crate::record::{Content, Layout, Source, Volume};
 use crate::storage::Storage;
@@ -23,6 +24,7 @@ pub struct Wanted {
     pub file_system: FileSystem,
     pub source: Option<Source>,
     pub ephemeral: bool,
+    pub limits: Limits,
 }
 
 /// A wanted size; 0 is no bound.
@@ -90,6 +92,7 @@ impl Storage {
             wanted_file_system: wanted.file_system,
             ephemeral: wanted.ephemeral,
             source: wanted.source.clone(),
+            limits: wanted.limits.check()?,
             content: Content { family, ..content },
         };
         let reservation = self.reserve(volume.content.place, bytes)?;

@@ -44,6 +44,8 @@ pub struct Failure {
     pub reason: String,
     /// Whether another attempt may succeed.
     pub is_transient: bool,
+    /// Whether the object does not exist. A missing bucket is another failure.
+    pub is_missing: bool,
 }
 
 /// A successful answer.
@@ -62,8 +64,12 @@ impl Client {
     /// Sends a request once.
     pub async fn send(&self, request: &Request<'_>) -> Result<Answer, Failure> {
         let where_to = format!("S3 at {}", self.config.endpoint);
-        let transient = |reason: String| Failure { reason: format!("{where_to}: {reason}"), is_transient: true };
-        let permanent = |reason: String| Failure { reason: format!("{where_to}: {reason}"), is_transient: false };
+        let failure = |reason: String, is_transient: bool| {
+            let reason = format!("{where_to}: {reason}");
+            Failure { reason, is_transient, is_missing: false }
+        };
+        let transient = |reason: String| failure(reason, true);
+        let permanent = |reason: String| failure(reason, false);
         let signed = self.signed(request).map_err(|error| permanent(error.to_string()))?;
         let answer = self.endpoint.send(signed, ANSWER).await.map_err(transient)?;
         let status = answer.head.status;
@@ -78,7 +84,10 @@ impl Client {
         let reason = format!("{} {}/{key}: {code}: {message}", request.method, self.config.bucket);
         let reason = reason.trim_end_matches([' ', ':']).to_owned();
         let is_busy = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
-        Err(if status.is_server_error() || is_busy { transient(reason) } else { permanent(reason) })
+        // The answer to HEAD has no document, and so no code.
+        let is_missing = status == StatusCode::NOT_FOUND && (code == "NoSuchKey" || request.method == Method::HEAD);
+        let failure = if status.is_server_error() || is_busy { transient(reason) } else { permanent(reason) };
+        Err(Failure { is_missing, ..failure })
     }
 
     fn signed(&self, request: &Request<'_>) -> Result<http::Request<Full<Bytes>>, http::Error> {

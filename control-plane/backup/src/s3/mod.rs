@@ -16,7 +16,7 @@ use http::Method;
 use tokio::io::AsyncWriteExt;
 
 use crate::Error;
-use client::{Client, Request};
+use client::{Client, Failure, Request};
 
 pub use corten_outbound::sign::Credentials;
 
@@ -118,11 +118,18 @@ impl Bucket {
 
     /// Lists the objects below the prefix, in order of their names.
     pub async fn list(&self) -> Result<Vec<Object>, Error> {
+        self.list_below("", MOST_LISTED).await
+    }
+
+    /// Lists at most `most` objects whose names begin with `begin`, in order of their names.
+    pub async fn list_below(&self, begin: &str, most: usize) -> Result<Vec<Object>, Error> {
         let below = if self.prefix.is_empty() { String::new() } else { format!("{}/", self.prefix) };
+        let wanted = format!("{below}{begin}");
+        let page = most.min(1000).to_string();
         let mut all = Vec::new();
         let mut next: Option<String> = None;
         loop {
-            let mut query = vec![("list-type", "2"), ("prefix", below.as_str())];
+            let mut query = vec![("list-type", "2"), ("prefix", wanted.as_str()), ("max-keys", page.as_str())];
             if let Some(token) = &next {
                 query.push(("continuation-token", token));
             }
@@ -134,7 +141,8 @@ impl Bucket {
                 all.push(Object { name: name.to_owned(), bytes });
             }
             next = answer.find("NextContinuationToken").map(|token| token.text.clone());
-            if next.is_none() || all.len() >= MOST_LISTED {
+            if next.is_none() || all.len() >= most {
+                all.truncate(most);
                 return Ok(all);
             }
         }
@@ -154,6 +162,34 @@ impl Bucket {
         Ok(length)
     }
 
+    /// Writes a small object.
+    pub async fn put_bytes(&self, name: &str, body: Bytes) -> Result<(), Error> {
+        let key = self.key(name);
+        self.ask(&Request { method: Method::PUT, key: &key, query: &[], body }).await.map(drop)
+    }
+
+    /// Reads an object of at most `most` bytes; none if it does not exist.
+    pub async fn get_bytes(&self, name: &str, most: usize) -> Result<Option<Bytes>, Error> {
+        let key = self.key(name);
+        let request = Request { method: Method::GET, key: &key, query: &[], body: Bytes::new() };
+        let Some(mut answer) = self.find(&request).await? else { return Ok(None) };
+        let mut bytes = Vec::new();
+        while let Some(part) = answer.next().await? {
+            if bytes.len() + part.len() > most {
+                return Err(Error::Target(format!("{name} has more than {most} bytes")));
+            }
+            bytes.extend_from_slice(&part);
+        }
+        Ok(Some(bytes.into()))
+    }
+
+    /// Reports whether an object exists.
+    pub async fn has(&self, name: &str) -> Result<bool, Error> {
+        let key = self.key(name);
+        let request = Request { method: Method::HEAD, key: &key, query: &[], body: Bytes::new() };
+        Ok(self.find(&request).await?.is_some())
+    }
+
     /// Deletes an object; one that does not exist is no error.
     pub async fn delete(&self, name: &str) -> Result<(), Error> {
         let key = self.key(name);
@@ -165,8 +201,22 @@ impl Bucket {
         self.send(request).await?.text().await
     }
 
-    /// Sends a request; again after a failure that another attempt may not have. Every request here can be repeated.
+    /// Sends a request for an object, which must exist.
     async fn send(&self, request: &Request<'_>) -> Result<client::Answer, Error> {
+        self.try_send(request).await.map_err(|failure| Error::Target(failure.reason))
+    }
+
+    /// Sends a request for an object; none if the object does not exist.
+    async fn find(&self, request: &Request<'_>) -> Result<Option<client::Answer>, Error> {
+        match self.try_send(request).await {
+            Ok(answer) => Ok(Some(answer)),
+            Err(failure) if failure.is_missing => Ok(None),
+            Err(failure) => Err(Error::Target(failure.reason)),
+        }
+    }
+
+    /// Sends a request; again after a failure that another attempt may not have. Every request here can be repeated.
+    async fn try_send(&self, request: &Request<'_>) -> Result<client::Answer, Failure> {
         let mut pause = FIRST_PAUSE;
         let mut attempt = 1;
         loop {
@@ -175,7 +225,7 @@ impl Bucket {
                 Err(failure) if failure.is_transient && attempt < ATTEMPTS => {
                     tracing::debug!("a request to S3 is tried again: {}", failure.reason);
                 }
-                Err(failure) => return Err(Error::Target(failure.reason)),
+                Err(failure) => return Err(failure),
             }
             tokio::time::sleep(pause).await;
             pause *= 2;

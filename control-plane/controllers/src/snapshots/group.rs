@@ -2,12 +2,12 @@
 //! snapshots of the single volumes once the driver has taken them, and deletes all of them together.
 
 use corten_api::Typed;
-use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use corten_api::k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use corten_client::Change;
 use corten_meta::{Key, Value};
 use corten_snapshots::names::{
     DEFAULT_GROUP_CLASS, GROUP_BEING_DELETED, GROUP_BOUND_FINALIZER, GROUP_DELETION_SECRET_NAME,
-    GROUP_DELETION_SECRET_NAMESPACE,
+    GROUP_DELETION_SECRET_NAMESPACE, MANAGED_BY,
 };
 use corten_snapshots::{
     SecretReference, SecretTemplate, VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent,
@@ -19,7 +19,7 @@ use serde_json::json;
 use super::ACCOUNT;
 use super::group_members::{Member, members};
 use super::snapshot::{is_restored, without_unchanged};
-use super::sources::{Source, source};
+use super::sources::{Source, node_of, source};
 use super::status::{Problem, annotate, finalizers, has_finalizer};
 use crate::runtime::{Action, Controller, Plan, Reference, Report, ResourceType, View, Watch, decode, key_of};
 use crate::workload::owner::selector;
@@ -31,6 +31,8 @@ pub struct Observed {
     content: Option<VolumeGroupSnapshotContent>,
     /// The selected claims with their volumes, or why no snapshots can be taken. Read only without a content.
     sources: Result<Vec<Source>, String>,
+    /// The node that alone reaches the volumes, if there is one; an error if the volumes are on several nodes.
+    node: Result<Option<String>, String>,
     classes: Vec<VolumeGroupSnapshotClass>,
     /// The snapshots that the driver reported, with their objects.
     members: Vec<Member>,
@@ -54,6 +56,7 @@ impl Controller for GroupSnapshotController {
             Watch::mapped::<VolumeSnapshotContent>(|view, change| of_member_content(view, change)),
             Watch::mapped::<PersistentVolumeClaim>(|view, change| unready(view, &change.key.namespace)),
             Watch::read::<PersistentVolume>(),
+            Watch::read::<Node>(),
         ]
     }
 
@@ -65,13 +68,14 @@ impl Controller for GroupSnapshotController {
             None => sources(view, &group),
             Some(_) => Err(String::new()),
         };
+        let node = common_node(view, sources.as_deref().unwrap_or_default());
         let members = content.as_ref().map(|content| members(view, &group, content)).unwrap_or_default();
         let owned: Vec<VolumeSnapshot> = view.owned_by(group.metadata.uid.as_deref().unwrap_or_default());
         let restored = match group.metadata.deletion_timestamp {
             Some(_) => owned.iter().find(|one| is_restored(view, one)).map(|one| key_of(one).to_string()),
             None => None,
         };
-        Some(Observed { content, sources, classes: view.all(""), members, owned, restored, group })
+        Some(Observed { content, sources, node, classes: view.all(""), members, owned, restored, group })
     }
 
     fn reconcile(&self, observed: &Observed, now: Timestamp) -> Plan {
@@ -196,6 +200,7 @@ impl Observed {
             let claim = other.claim.name();
             return Err(failed(format!("the volume of the PVC {claim} is of another driver than the class")));
         }
+        let node = self.node.clone().map_err(failed)?;
         let secret = self.secret(class).map_err(failed)?;
         let key = key_of(&self.group);
         let prefix = format!("Error creating volume group snapshot content object for group snapshot {key}: ");
@@ -208,7 +213,7 @@ impl Observed {
         Ok(vec![
             Action::Create {
                 resource: ResourceType::of::<VolumeGroupSnapshotContent>(),
-                object: self.content_object(class, sources, secret),
+                object: self.content_object(class, sources, secret, node),
                 report: Some(report),
             },
             Action::normal(&self.group, "CreatingGroupSnapshot", message),
@@ -231,8 +236,12 @@ impl Observed {
         class: &VolumeGroupSnapshotClass,
         sources: &[Source],
         secret: Option<SecretReference>,
+        node: Option<String>,
     ) -> Value {
         let mut metadata = json!({"name": self.group.dynamic_content()});
+        if let Some(node) = node {
+            metadata["labels"] = json!({MANAGED_BY: node});
+        }
         if let Some(secret) = secret {
             metadata["annotations"] =
                 json!({GROUP_DELETION_SECRET_NAME: secret.name, GROUP_DELETION_SECRET_NAMESPACE: secret.namespace});
@@ -347,6 +356,17 @@ fn sources(view: &dyn View, group: &VolumeGroupSnapshot) -> Result<Vec<Source>, 
     }
     claims.sort_unstable_by(|a, b| a.name().cmp(b.name()));
     claims.into_iter().map(|claim| source(view, claim)).collect()
+}
+
+/// Returns the node that alone reaches all volumes; none if they are reached from anywhere. A driver takes the snapshots
+/// of a group in one call, so volumes of several nodes are an error.
+fn common_node(view: &dyn View, sources: &[Source]) -> Result<Option<String>, String> {
+    let mut nodes = sources.iter().map(|source| node_of(view, &source.volume));
+    let first = nodes.next().flatten();
+    match nodes.all(|node| node == first) {
+        true => Ok(first),
+        false => Err("the volumes are on several nodes, and a group snapshot is taken on one".to_owned()),
+    }
 }
 
 fn of_content(_: &dyn View, change: &Change) -> Vec<Key> {

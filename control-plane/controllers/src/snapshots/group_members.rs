@@ -4,7 +4,9 @@
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::PersistentVolume;
 use corten_meta::{Key, Value};
-use corten_snapshots::names::{DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, GROUP_HANDLE, IN_GROUP_FINALIZER};
+use corten_snapshots::names::{
+    DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, GROUP_HANDLE, IN_GROUP_FINALIZER, MANAGED_BY,
+};
 use corten_snapshots::{
     SecretReference, SnapshotInfo, VolumeGroupSnapshot, VolumeGroupSnapshotContent, VolumeSnapshot,
     VolumeSnapshotContent,
@@ -13,6 +15,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::snapshot::owner_reference;
+use super::sources::node_of;
 use crate::runtime::{Action, ResourceType, View};
 
 /// A snapshot of a group.
@@ -23,6 +26,8 @@ pub struct Member {
     /// The group's handle.
     handle: String,
     volume: Option<PersistentVolume>,
+    /// The node that alone reaches the volume.
+    node: Option<String>,
     snapshot: Option<VolumeSnapshot>,
     content: Option<VolumeSnapshotContent>,
 }
@@ -39,8 +44,10 @@ pub fn members(view: &dyn View, group: &VolumeGroupSnapshot, content: &VolumeGro
             let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
             csi.is_some_and(|csi| csi.driver == content.spec.driver && csi.volume_handle == info.volume_handle)
         };
+        let volume = volumes.iter().find(is_source).cloned();
         Member {
-            volume: volumes.iter().find(is_source).cloned(),
+            node: volume.as_ref().and_then(|volume| node_of(view, volume)),
+            volume,
             snapshot: view.typed(&Key::new(group.namespace(), format!("snapshot-{hash}"))),
             content: view.typed(&Key::new("", format!("snapcontent-{hash}"))),
             handle: handle.clone(),
@@ -129,6 +136,9 @@ impl Member {
         });
         if let Some(mode) = mode {
             object["spec"]["sourceVolumeMode"] = json!(mode);
+        }
+        if let Some(node) = &self.node {
+            object["metadata"]["labels"] = json!({MANAGED_BY: node});
         }
         object
     }

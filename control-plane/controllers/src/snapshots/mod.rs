@@ -14,6 +14,9 @@ mod snapshot;
 mod sources;
 mod status;
 
+pub use sources::node_of;
+pub use status::{finalizers, has_finalizer};
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,12 +55,12 @@ pub async fn run(caches: &Caches, clients: &Clients, metrics: &Metrics, shutdown
 }
 
 /// Installs the kinds and waits until they are served, trying until it succeeds; false at shutdown.
-async fn installed(client: &Client, definitions: &[Value], shutdown: &CancellationToken) -> bool {
+pub async fn installed(client: &Client, definitions: &[Value], shutdown: &CancellationToken) -> bool {
     let mut pause = RETRY;
     loop {
         match install(client, definitions).await {
             Ok(()) => return true,
-            Err(error) => tracing::info!(%error, "the kinds of volume snapshots cannot be installed yet"),
+            Err(error) => tracing::info!(%error, "the kinds of a controller cannot be installed yet"),
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_RETRY),

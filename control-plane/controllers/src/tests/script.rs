@@ -163,7 +163,7 @@ impl Scene {
         CLOCK.set(Some(self.started));
         let all = registry::controllers(&self.config).map_err(|error| error.to_string())?;
         self.controllers = all.into_iter().map(|(_, queue, controller)| (queue.to_owned(), controller)).collect();
-        let snapshots = crate::snapshots::controllers().into_iter();
+        let snapshots = crate::snapshots::controllers().into_iter().chain(crate::volume_backups::controllers());
         self.controllers.extend(snapshots.map(|(queue, controller)| (queue.to_owned(), controller)));
         CLOCK.set(Some(self.now));
         Ok(String::new())
@@ -465,5 +465,6 @@ testkit_fixture::scripts! {
     snapshots
     statefulset
     storage_protection
+    volume_backups
     volume_binding
 }

@@ -173,7 +173,7 @@ impl Provisioner {
         };
         let mut request = wanted.request().map_err(Stop::Failed)?;
         request.secrets = secrets::read(&self.world, secrets.provisioner.as_ref()).await.map_err(Stop::Failed)?;
-        request.volume_content_source = source.as_ref().map(DataSource::content);
+        request.volume_content_source = source.as_ref().and_then(DataSource::content);
         request.mutable_parameters = self.mutable_parameters(claim)?;
         if self.world.driver.has_topology() {
             request.accessibility_requirements = self.topology(claim, class, selected.as_deref())?;
@@ -185,6 +185,12 @@ impl Provisioner {
         }
         let volume = self.create(key, &request, selected.is_some()).await?;
         self.check(&request, &volume).await?;
+        if let Some(DataSource::Backup { backup }) = &source {
+            // Until the PersistentVolume exists no pod sees the volume, and the restore is repeated as a whole.
+            let message = format!("restoring the VolumeBackup {}", backup.name());
+            self.world.normal(claim, "Restoring", message);
+            crate::backup::restore(&self.world, backup, &volume.volume_id).await.map_err(Stop::InProgress)?;
+        }
         self.publish(claim, class, &wanted, &request, &volume, &secrets).await?;
         self.lock().remove(key);
         self.world.normal(claim, "ProvisioningSucceeded", format!("Successfully provisioned volume {name}"));

@@ -1,4 +1,4 @@
-//! The data source of a claim: a snapshot, or another claim of the same class of storage.
+//! The data source of a claim: a snapshot, another claim of the same class of storage, or a backup.
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, TypedLocalObjectReference};
@@ -7,7 +7,7 @@ use corten_meta::{Key, Quantity};
 use corten_plugins::csi;
 use corten_plugins::csi::controller_service_capability::rpc::Type as Rpc;
 use corten_plugins::csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
-use corten_snapshots::{VolumeSnapshot, VolumeSnapshotContent};
+use corten_snapshots::{VolumeBackup, VolumeSnapshot, VolumeSnapshotContent};
 
 use super::{CLONE_FINALIZER, Stop, request};
 use crate::world::{World, annotation, is_deleted};
@@ -16,8 +16,17 @@ use crate::world::{World, annotation, is_deleted};
 const MODE_CHANGE: &str = "snapshot.storage.kubernetes.io/allow-volume-mode-change";
 
 pub enum DataSource {
-    Snapshot { handle: String },
-    Volume { claim: Box<PersistentVolumeClaim>, handle: String },
+    Snapshot {
+        handle: String,
+    },
+    Volume {
+        claim: Box<PersistentVolumeClaim>,
+        handle: String,
+    },
+    /// The volume is made empty, and filled before it is published.
+    Backup {
+        backup: Box<VolumeBackup>,
+    },
 }
 
 impl DataSource {
@@ -43,6 +52,9 @@ impl DataSource {
                 }
                 volume(world, claim, &source.name).map(Some).map_err(failed)
             }
+            (VolumeBackup::GROUP, VolumeBackup::KIND) if world.options.data.is_some() => {
+                backup(world, claim, &source.name).await.map(Some).map_err(failed)
+            }
             _ => {
                 let message = "Assuming an external populator will provision the volume";
                 world.normal(claim, "Provisioning", message);
@@ -51,19 +63,20 @@ impl DataSource {
         }
     }
 
-    /// Returns the source as the driver gets it.
-    pub fn content(&self) -> csi::VolumeContentSource {
+    /// Returns the source as the driver gets it; none if the driver makes an empty volume.
+    pub fn content(&self) -> Option<csi::VolumeContentSource> {
         let content = match self {
             DataSource::Snapshot { handle } => Type::Snapshot(SnapshotSource { snapshot_id: handle.clone() }),
             DataSource::Volume { handle, .. } => Type::Volume(VolumeSource { volume_id: handle.clone() }),
+            DataSource::Backup { .. } => return None,
         };
-        csi::VolumeContentSource { r#type: Some(content) }
+        Some(csi::VolumeContentSource { r#type: Some(content) })
     }
 
     /// Keeps a claim from deletion while it is cloned. A snapshot is kept by the snapshot controller.
     pub async fn protect(&self, world: &World) -> Result<(), Error> {
         match self {
-            DataSource::Snapshot { .. } => Ok(()),
+            DataSource::Snapshot { .. } | DataSource::Backup { .. } => Ok(()),
             DataSource::Volume { claim, .. } => world.finalizer(&**claim, CLONE_FINALIZER, true).await.map(drop),
         }
     }
@@ -136,6 +149,34 @@ fn check_snapshot(
     Ok(DataSource::Snapshot { handle })
 }
 
+async fn backup(world: &World, claim: &PersistentVolumeClaim, name: &str) -> Result<DataSource, String> {
+    let reads = |error: Error| format!("error getting VolumeBackup {name} from api server: {error}");
+    let backup: VolumeBackup = world.client.get(claim.namespace(), name).await.map_err(reads)?;
+    check_backup(claim, backup)
+}
+
+/// Checks that a volume can be made of a backup.
+fn check_backup(claim: &PersistentVolumeClaim, backup: VolumeBackup) -> Result<DataSource, String> {
+    let name = backup.name().to_owned();
+    if is_deleted(&backup) {
+        return Err(format!("VolumeBackup {name} is currently being deleted"));
+    }
+    if !backup.is_ready() {
+        return Err(format!("VolumeBackup {name} is not Ready"));
+    }
+    let status = backup.status.clone().unwrap_or_default();
+    let size = status.volume_bytes.unwrap_or_default();
+    let requested = request::requested_bytes(claim);
+    if size > requested {
+        return Err(format!("requested volume size {requested} is less than the size {size} of the backup {name}"));
+    }
+    let is_block = status.volume_mode.as_deref() == Some("Block");
+    if is_block != request::is_block(claim) {
+        return Err(format!("the backup {name} is of a volume of another volumeMode"));
+    }
+    Ok(DataSource::Backup { backup: Box::new(backup) })
+}
+
 fn volume(world: &World, claim: &PersistentVolumeClaim, name: &str) -> Result<DataSource, String> {
     let source: Option<PersistentVolumeClaim> = world.get(claim.namespace(), name);
     let source =
@@ -190,7 +231,7 @@ mod tests {
         );
         match result {
             Ok(DataSource::Snapshot { handle }) => handle,
-            Ok(DataSource::Volume { .. }) => "a volume".to_owned(),
+            Ok(_) => "another source".to_owned(),
             Err(error) => error,
         }
     }
@@ -211,12 +252,26 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_is_made_of_a_finished_backup_that_fits() {
+        let check = |claim: &str, backup: &str| {
+            let made = check_backup(&testkit_fixture::typed(claim), testkit_fixture::typed(backup));
+            made.err().unwrap_or_default()
+        };
+        let ready = "vb b status={conditions: [{type: Ready, status: \"True\", reason: Completed, message: \"\", \
+                     lastTransitionTime: \"2026-01-01T00:00:00Z\"}], volumeBytes: 1073741824, volumeMode: Filesystem}";
+        assert_eq!(check("pvc copy size=1Gi", ready), "");
+        assert_eq!(check("pvc copy size=1Gi", "vb b"), "VolumeBackup b is not Ready");
+        assert!(check("pvc copy size=1Mi", ready).contains("is less than the size"));
+        assert!(check("pvc copy size=1Gi volumeMode=Block", ready).contains("another volumeMode"));
+    }
+
+    #[test]
     fn a_bound_claim_of_the_driver_is_cloned() {
         let check = |claim: &str, source: &str, volume: Option<&str>| {
             let volume = volume.map(testkit_fixture::typed);
             match check_volume(&testkit_fixture::typed(claim), testkit_fixture::typed(source), volume, "d") {
                 Ok(DataSource::Volume { handle, .. }) => handle,
-                Ok(DataSource::Snapshot { .. }) => "a snapshot".to_owned(),
+                Ok(_) => "another source".to_owned(),
                 Err(error) => error,
             }
         };

@@ -1,5 +1,6 @@
 //! The loops against an API server in this process and a driver on a socket, which can be told to fail or to hang.
 
+mod backup;
 mod driver;
 
 use std::sync::Arc;
@@ -31,9 +32,13 @@ struct Stage {
 
 impl Stage {
     async fn start(timeout: Duration) -> Stage {
+        Stage::with(Options { timeout, node: None, ..Options::default() }).await
+    }
+
+    async fn with(options: Options) -> Stage {
         let server = TestServer::start().await;
         let admin = server.admin();
-        for definition in corten_snapshots::definitions() {
+        for definition in corten_snapshots::definitions().into_iter().chain(corten_snapshots::backup_definitions()) {
             server.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition).await.expect(201);
         }
         server.until(CONTENTS, 200).await;
@@ -48,7 +53,6 @@ impl Stage {
         let driver = Arc::new(TestDriver::default());
         let shutdown = CancellationToken::new();
         let served = driver::serve(driver.clone(), socket.clone(), shutdown.clone());
-        let options = Options { timeout, node: None, ..Options::default() };
         let token = shutdown.clone();
         let running = tokio::spawn(async move {
             crate::run(&socket, admin, options, token).await.expect("the socket has a path");

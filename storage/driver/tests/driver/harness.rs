@@ -40,20 +40,27 @@ pub fn unavailable() -> Option<String> {
     if !nix::unistd::geteuid().is_root() {
         return Some("skipped: only root has loop devices and mounts".into());
     }
-    let has = |name: &str| ["/usr/sbin", "/sbin", "/usr/bin"].iter().any(|path| Path::new(path).join(name).is_file());
-    let missing = ["mkfs.xfs", "mkfs.ext4"].into_iter().find(|name| !has(name));
+    let missing = ["mkfs.xfs", "mkfs.ext4"].into_iter().find(|name| programs(name).is_empty());
     let no_loops = || (!Path::new("/dev/loop-control").exists()).then(|| "skipped: no loop devices".to_owned());
     missing.map(|name| format!("skipped: {name} is not installed")).or_else(no_loops)
+}
+
+/// Returns all paths at which the driver may find a program.
+pub fn programs(name: &str) -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let further = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
+    let all = std::env::split_paths(&path).chain(further).map(|directory| directory.join(name));
+    all.filter(|program| program.is_file()).collect()
 }
 
 impl Driver {
     /// Starts a driver, or explains why not.
     pub async fn start() -> Option<Driver> {
-        Driver::start_without(&[]).await
+        Driver::start_without(Vec::new()).await
     }
 
     /// Starts a driver that does not find some files of the machine. Its mounts are its own.
-    pub async fn start_without(hidden: &'static [&'static str]) -> Option<Driver> {
+    pub async fn start_without(hidden: Vec<PathBuf>) -> Option<Driver> {
         if let Some(why) = unavailable() {
             eprintln!("{why}");
             return None;
@@ -98,7 +105,7 @@ impl Driver {
 
     /// Starts the driver again.
     pub async fn restart(&mut self) {
-        self.child = spawn(self.root.path(), &[]);
+        self.child = spawn(self.root.path(), Vec::new());
         self.ready().await;
     }
 
@@ -228,25 +235,25 @@ impl Drop for Driver {
 }
 
 /// Starts the example `driver`, which lies beside this test.
-fn spawn(root: &Path, hidden: &'static [&'static str]) -> Child {
+fn spawn(root: &Path, hidden: Vec<PathBuf>) -> Child {
     let own = std::env::current_exe().unwrap();
     let program = own.parent().unwrap().parent().unwrap().join("examples/driver");
     let mut command = Command::new(program);
     command.arg(root.join("pool")).arg(root.join("csi.sock"));
     if !hidden.is_empty() {
-        // SAFETY: the calls are system calls on constant strings, which allocate nothing of note between fork and exec.
-        unsafe { command.pre_exec(move || hide(hidden)) };
+        // SAFETY: the calls are system calls on paths that exist already, which allocate nothing of note between fork and exec.
+        unsafe { command.pre_exec(move || hide(&hidden)) };
     }
     command.spawn().unwrap()
 }
 
 /// Puts /dev/null over files, in a mount namespace of this process.
-fn hide(paths: &[&str]) -> std::io::Result<()> {
+fn hide(paths: &[PathBuf]) -> std::io::Result<()> {
     nix::sched::unshare(CloneFlags::CLONE_NEWNS)?;
     let none = None::<&str>;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
     for path in paths {
-        mount(Some("/dev/null"), *path, none, MsFlags::MS_BIND, none)?;
+        mount(Some("/dev/null"), path.as_path(), none, MsFlags::MS_BIND, none)?;
     }
     Ok(())
 }

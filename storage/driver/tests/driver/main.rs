@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use corten_plugins::csi;
-use harness::{Driver, MIB, capability, from_snapshot, from_volume, volume};
+use harness::{Driver, MIB, capability, from_snapshot, from_volume, programs, volume};
 use tonic::Code;
 
 fn total_bytes(path: &Path) -> i64 {
@@ -191,7 +191,7 @@ async fn an_inline_volume_ends_with_its_pod() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_mkfs_xfs_volumes_have_no_snapshots() {
-    let Some(driver) = Driver::start_without(&["/usr/sbin/mkfs.xfs"]).await else { return };
+    let Some(driver) = Driver::start_without(programs("mkfs.xfs")).await else { return };
     let created = driver.create(volume("files", 16 * MIB, Some("ext4"))).await.unwrap();
     driver.publish(&created.volume_id, &capability(Some("ext4"))).await.unwrap();
     let refused = driver.snapshot("none", &created.volume_id).await.unwrap_err();
@@ -204,7 +204,7 @@ async fn without_mkfs_xfs_volumes_have_no_snapshots() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_loop_devices_volumes_are_directories() {
-    let Some(driver) = Driver::start_without(&["/dev/loop-control"]).await else { return };
+    let Some(driver) = Driver::start_without(vec!["/dev/loop-control".into()]).await else { return };
     let created = driver.create(volume("directory", 16 * MIB, Some("ext4"))).await.unwrap();
     let id = created.volume_id;
     driver.publish(&id, &capability(Some("ext4"))).await.unwrap();
