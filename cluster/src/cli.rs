@@ -19,6 +19,7 @@ use crate::log_file::LogOptions;
 use crate::membership_options::MembershipOptions;
 use crate::network_options::NetworkOptions;
 use crate::signing_options::SigningOptions;
+use crate::simulate_cli::Simulate;
 use crate::storage_options::StorageOptions;
 use crate::store_cli::{Etcd, Store};
 use crate::store_options::StoreOptions;
@@ -106,6 +107,11 @@ pub enum Command {
     /// Benchmark a running cluster, Corten or any other Kubernetes.
     #[command(subcommand)]
     Bench(Bench),
+    /// Simulate nodes and pods, to measure how many a control plane carries.
+    Simulate(Simulate),
+    /// Run the API server, the controllers and the scheduler, without a node; `corten simulate` starts it.
+    #[command(hide = true)]
+    ControlPlane(Server),
     /// Run the API server alone, with its embedded store.
     Apiserver(Server),
     /// Run the controllers alone.

@@ -49,6 +49,7 @@ mod secrets;
 mod serving_options;
 mod settings;
 mod signing_options;
+mod simulate_cli;
 mod storage_options;
 mod store_cli;
 mod store_options;

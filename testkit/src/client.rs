@@ -9,7 +9,12 @@ use futures::{FutureExt, StreamExt};
 
 /// Returns a client that calls a server under one identity.
 pub fn in_process(calls: corten_apiserver::InProcess) -> Client {
-    Client::new(Arc::new(InProcess(calls)))
+    Client::new(transport(calls))
+}
+
+/// Returns the transport of such a client.
+pub fn transport(calls: corten_apiserver::InProcess) -> Arc<dyn Transport> {
+    Arc::new(InProcess(calls))
 }
 
 struct InProcess(corten_apiserver::InProcess);

@@ -4,7 +4,7 @@
 //! Nothing here sleeps for a fixed time: every wait has a condition and a time limit. Everything that is made is
 //! removed when its owner is dropped, also when the test fails.
 
-mod client;
+pub mod client;
 pub mod cluster;
 pub mod eventually;
 pub mod expected;

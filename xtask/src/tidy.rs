@@ -86,6 +86,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("corten-network", &["corten-meta", "corten-api", "corten-client", "corten-nftables"]),
     ("corten-proxy", &["corten-meta", "corten-api", "corten-client", "corten-nftables", "corten-listen"]),
     ("corten-dns", &["corten-meta", "corten-api", "corten-client", "corten-listen"]),
+    ("corten-simulate", &["corten-meta", "corten-api", "corten-client"]),
     ("corten-storage-driver", &["corten-meta", "corten-files", "corten-plugins"]),
     ("corten-routing", &[]),
     ("corten-edge", &["corten-meta", "corten-listen", "corten-routing"]),

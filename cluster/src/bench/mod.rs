@@ -7,7 +7,7 @@
 mod create;
 mod get;
 mod list;
-mod measure;
+pub mod measure;
 mod objects;
 mod target;
 mod watch;

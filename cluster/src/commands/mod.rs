@@ -17,6 +17,7 @@ mod node;
 mod recover;
 mod restore;
 mod rotate;
+mod simulate;
 mod status;
 mod store;
 mod support;
@@ -111,6 +112,19 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Bench(Bench::Api(flags)) => {
             raise_open_files();
             block_on(bench::run(&flags))
+        }
+        Command::Simulate(flags) => {
+            start_log(&cli.log)?;
+            raise_open_files();
+            until_signal(|shutdown| simulate::run(flags, shutdown))
+        }
+        Command::ControlPlane(flags) => {
+            start_log(&cli.log)?;
+            raise_open_files();
+            let cluster = Cluster::from_flags(&flags)?;
+            preflight::data_directory(&cluster.node.directories)?;
+            let _lock = instance::acquire(&cluster.node.directories)?;
+            until_signal(|shutdown| components::control_plane::run(cluster, shutdown))
         }
         Command::Server(flags) => {
             start_log(&cli.log)?;

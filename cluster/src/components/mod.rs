@@ -15,6 +15,7 @@ pub mod cloud;
 mod companion;
 mod console;
 pub mod control;
+pub mod control_plane;
 pub mod edge;
 mod endpoint;
 mod etcd_api;

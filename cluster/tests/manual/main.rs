@@ -14,7 +14,7 @@ use testkit::{tools, wait};
 const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
 
 /// The pages in the order of the index.
-const PAGES: [&str; 14] = [
+const PAGES: [&str; 15] = [
     "install",
     "first-cluster",
     "machines",
@@ -26,6 +26,7 @@ const PAGES: [&str; 14] = [
     "security",
     "operations",
     "monitoring",
+    "capacity",
     "console",
     "troubleshooting",
     "versions",
