@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn the_default_profile_filters_and_scores_in_upstreams_order() {
         let profile = Profile::by_default();
-        let filters: Vec<&str> = profile.filters().map(Plugin::name).collect();
+        let filters: Vec<&str> = profile.filters().map(|plugin| plugin.name).collect();
         assert_eq!(filters[..4], ["NodeUnschedulable", "NodeName", "TaintToleration", "NodeAffinity"]);
         assert_eq!(filters[filters.len() - 2..], ["DynamicResources", "NodeDeclaredFeatures"]);
         let scorers: Vec<(&str, i64)> = profile.scorers().map(|(plugin, weight)| (plugin.name, weight)).collect();
