@@ -41,6 +41,17 @@ pub struct AccessOptions {
     /// when it changes. Without it, Secrets are encrypted with a generated key.
     #[arg(long, value_name = "FILE")]
     pub encryption_provider_config: Option<PathBuf>,
+    /// The TracingConfiguration (apiserver.config.k8s.io/v1): the collector of OpenTelemetry spans of requests, over OTLP and
+    /// gRPC, and the number of requests that are sampled of a million.
+    #[arg(long, value_name = "FILE")]
+    pub tracing_config_file: Option<PathBuf>,
+    /// The labels that /metrics/state shows as families such as kube_pod_labels, in the format of kube-state-metrics:
+    /// pods=[app,team-*],nodes=[*].
+    #[arg(long, value_name = "LIST")]
+    pub metric_labels_allowlist: Option<String>,
+    /// The annotations that it shows likewise, such as kube_pod_annotations.
+    #[arg(long, value_name = "LIST")]
+    pub metric_annotations_allowlist: Option<String>,
     /// Do not show the console below /console/.
     #[arg(long)]
     pub disable_console: bool,
@@ -62,6 +73,7 @@ impl AccessOptions {
             ("--authorization-config", &self.authorization_config),
             ("--authorization-webhook-config-file", &self.authorization_webhook_config_file),
             ("--encryption-provider-config", &self.encryption_provider_config),
+            ("--tracing-config-file", &self.tracing_config_file),
         ] {
             if let Some(path) = path {
                 // The other process has another working directory.
@@ -85,6 +97,8 @@ impl AccessOptions {
             list.extend([name.into(), value.into()]);
         }
         for (name, value) in [
+            ("--metric-labels-allowlist", &self.metric_labels_allowlist),
+            ("--metric-annotations-allowlist", &self.metric_annotations_allowlist),
             ("--console-oidc-issuer-url", &self.console_oidc_issuer_url),
             ("--console-oidc-client-id", &self.console_oidc_client_id),
         ] {
