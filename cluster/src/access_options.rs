@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
+use corten_api::MinorVersion;
 
 #[derive(Debug, Clone, Default, Args)]
 pub struct AccessOptions {
@@ -41,6 +42,10 @@ pub struct AccessOptions {
     /// when it changes. Without it, Secrets are encrypted with a generated key.
     #[arg(long, value_name = "FILE")]
     pub encryption_provider_config: Option<PathBuf>,
+    /// The version of Kubernetes, 1.33 to 1.36, whose kinds, fields and rules are served: a cluster that emulates the
+    /// version before can still return to it.
+    #[arg(long, value_name = "VERSION", default_value_t)]
+    pub emulated_version: MinorVersion,
     /// The TracingConfiguration (apiserver.config.k8s.io/v1): the collector of OpenTelemetry spans of requests, over OTLP and
     /// gRPC, and the number of requests that are sampled of a million.
     #[arg(long, value_name = "FILE")]
@@ -96,6 +101,7 @@ impl AccessOptions {
         ] {
             list.extend([name.into(), value.into()]);
         }
+        list.extend(["--emulated-version".into(), self.emulated_version.to_string().into()]);
         for (name, value) in [
             ("--metric-labels-allowlist", &self.metric_labels_allowlist),
             ("--metric-annotations-allowlist", &self.metric_annotations_allowlist),

@@ -52,6 +52,11 @@ impl Directories {
         self.run.join("cri.sock")
     }
 
+    /// Returns the directory of the sockets by which servers find the node's proxies of Gateways.
+    pub fn edge_sockets(&self) -> PathBuf {
+        self.run.join("edge-sockets")
+    }
+
     /// The socket of etcd's API on the embedded store.
     pub fn etcd_socket(&self) -> PathBuf {
         self.run.join("etcd.sock")

@@ -45,6 +45,12 @@ pub struct Edge {
     /// The ports of nodes where the proxies listen.
     #[arg(long, value_name = "FIRST-LAST", value_parser = port_range)]
     pub edge_port_range: Option<PortRange>,
+    /// The descriptor of the socket by which servers find this process.
+    #[arg(long, hide = true)]
+    pub control_fd: Option<i32>,
+    /// The descriptor of a connection to the process that this one takes over from.
+    #[arg(long, hide = true)]
+    pub predecessor_fd: Option<i32>,
 }
 
 /// Parses `FIRST-LAST`.

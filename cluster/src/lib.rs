@@ -19,6 +19,7 @@ mod components;
 mod config;
 mod config_file;
 mod control_plane_endpoint;
+mod descriptors;
 mod directories;
 mod edge_options;
 mod files;

@@ -4,10 +4,10 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{FromRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
 
-use crate::supervision;
+use crate::{descriptors, supervision};
 
 /// The milestones of a start, in their order.
 pub const STEPS: [&str; 6] = ["store", "apiserver", "controllers", "node", "dns", "ready"];
@@ -21,8 +21,8 @@ pub struct Progress {
 impl Progress {
     /// Takes the inherited descriptor, if there is one.
     pub fn new(descriptor: Option<RawFd>) -> Progress {
-        // SAFETY: `corten up` opened this descriptor for this process alone and nothing else here uses it.
-        let pipe = descriptor.map(|fd| unsafe { File::from_raw_fd(fd) });
+        // A process that outlives this one must not keep the pipe open.
+        let pipe = descriptor.and_then(descriptors::take).map(File::from);
         Progress { pipe: Arc::new(Mutex::new(pipe)) }
     }
 

@@ -23,13 +23,14 @@ pub struct Metrics {
 }
 
 /// Returns the metrics of all components.
-pub fn metrics() -> [Metrics; 13] {
+pub fn metrics() -> [Metrics; 14] {
     const API_SERVER: &str = "API server";
     const CONTROLLER_MANAGER: &str = "controller manager";
     const SCHEDULER: &str = "scheduler";
     let list = |endpoints, families| Metrics { endpoints, families };
     [
         list(&[API_SERVER], corten_apiserver::METRICS),
+        list(&[API_SERVER], corten_apiserver::ADMISSION_METRICS),
         list(&[API_SERVER], corten_apiserver::CEL_METRICS),
         list(&[API_SERVER, CONTROLLER_MANAGER, SCHEDULER], corten_apiserver::PROCESS_METRICS),
         list(&[CONTROLLER_MANAGER, SCHEDULER], corten_client::metrics::FAMILIES),

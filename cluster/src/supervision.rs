@@ -10,12 +10,12 @@
 use std::ffi::OsString;
 use std::io::IoSlice;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
-use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ use anyhow::{Context, Result};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+
+use crate::descriptors;
 
 /// The first descriptor that a supervisor hands over.
 const FIRST: RawFd = 3;
@@ -34,6 +36,9 @@ const VARIABLES: [&str; 6] =
 
 /// The supervisor of this process, as the environment describes it.
 static SUPERVISOR: OnceLock<Supervisor> = OnceLock::new();
+
+/// Whether a signal asked this process to stop.
+static IS_STOPPING: AtomicBool = AtomicBool::new(false);
 
 /// The supervisor of a process.
 #[derive(Default)]
@@ -56,7 +61,7 @@ pub fn adopt() {
     let watchdog = interval.and_then(|usec| usec.parse().ok()).map(Duration::from_micros);
     let count = text("LISTEN_FDS").filter(|_| is_own("LISTEN_PID")).and_then(|count| count.parse().ok());
     let count: usize = count.unwrap_or(0);
-    let inherited = (FIRST..).take(count.min(MOST)).filter_map(take).collect();
+    let inherited = (FIRST..).take(count.min(MOST)).filter_map(descriptors::take).collect();
     let passed = ["NOTIFY_SOCKET", "WATCHDOG_USEC"].into_iter();
     let variables = passed.filter_map(|name| Some((name, std::env::var_os(name)?))).collect();
     let supervisor =
@@ -69,15 +74,6 @@ pub fn adopt() {
 }
 
 /// Takes over a descriptor, if it is open.
-fn take(descriptor: RawFd) -> Option<OwnedFd> {
-    // SAFETY: fcntl fails on a descriptor that is not open.
-    if unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
-        return None;
-    }
-    // SAFETY: the descriptor is open, and the protocol gives it to this process alone.
-    Some(unsafe { OwnedFd::from_raw_fd(descriptor) })
-}
-
 fn connect() -> Option<UnixDatagram> {
     let path = std::env::var_os("NOTIFY_SOCKET")?;
     let address = match path.as_bytes().strip_prefix(b"@") {
@@ -101,6 +97,17 @@ pub fn notify(state: &str) {
     {
         tracing::debug!(state, "the supervisor cannot be notified: {error}");
     }
+}
+
+/// Records that this process was asked to stop, and notifies the supervisor.
+pub fn stop() {
+    IS_STOPPING.store(true, Ordering::Relaxed);
+    notify("STOPPING=1");
+}
+
+/// Reports whether this process was asked to stop. One that fails, or begins again, was not.
+pub fn is_stopping() -> bool {
+    IS_STOPPING.load(Ordering::Relaxed)
 }
 
 /// Reports whether a service manager has started this process.
@@ -173,19 +180,8 @@ pub fn hand_over(command: &mut Command) {
         return;
     }
     command.env("LISTEN_PID", std::process::id().to_string()).env("LISTEN_FDS", kept.len().to_string());
-    // SAFETY: fcntl and dup2 are async-signal-safe. The descriptors that are replaced are this process's, which ends.
-    unsafe {
-        command.pre_exec(move || {
-            // Above all places, so that no copy replaces one that is still to be copied.
-            let high: Vec<RawFd> =
-                kept.iter().map(|socket| libc::fcntl(socket.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 512)).collect();
-            for (place, socket) in (FIRST..).zip(high) {
-                if libc::dup2(socket, place) != place {
-                    return Err(std::io::Error::last_os_error());
-                }
-            }
-            Ok(())
-        });
+    if let Err(error) = descriptors::pass(command, FIRST, &kept) {
+        tracing::warn!("the listening sockets cannot be handed over: {error}");
     }
 }
 

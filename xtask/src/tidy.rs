@@ -33,9 +33,25 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("corten-backup", &["corten-outbound", "corten-store"]),
     ("corten-metric-sources", &["corten-meta", "corten-outbound"]),
     ("corten-etcd-server", &["corten-etcd", "corten-listen", "corten-store"]),
+    ("corten-access", &["corten-meta"]),
+    (
+        "corten-admission",
+        &[
+            "corten-access",
+            "corten-api",
+            "corten-cel",
+            "corten-managed-fields",
+            "corten-meta",
+            "corten-spans",
+            "corten-store",
+            "corten-structural",
+        ],
+    ),
     (
         "corten-apiserver",
         &[
+            "corten-access",
+            "corten-admission",
             "corten-meta",
             "corten-api",
             "corten-cel",
@@ -97,7 +113,13 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// The packages with messages for clients. They quote as upstream does, which `{:?}` does not.
-const CLIENT_FACING: &[&str] = &["machinery/meta/src", "machinery/api/src", "control-plane/apiserver/src"];
+const CLIENT_FACING: &[&str] = &[
+    "machinery/meta/src",
+    "machinery/api/src",
+    "control-plane/access/src",
+    "control-plane/admission/src",
+    "control-plane/apiserver/src",
+];
 
 pub fn run(root: &Path) -> Result<()> {
     let mut problems = Vec::new();

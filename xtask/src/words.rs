@@ -65,7 +65,6 @@ pub fn problems(root: &Path, file: &Path, text: &str) -> Vec<String> {
     problems
 }
 
-/// Returns the words of a line that is a comment.
 fn comment(line: &str) -> Option<&str> {
     let line = line.trim_start();
     ["///", "//!", "//"].iter().find_map(|mark| line.strip_prefix(mark)).map(str::trim_start)

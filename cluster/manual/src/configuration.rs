@@ -6,7 +6,6 @@ use clap::{Arg, ArgAction, Command};
 
 use crate::heading;
 
-/// Returns the page.
 pub fn page(mut command: Command) -> String {
     command.build();
     let mut out = heading("Configuration file");

@@ -55,7 +55,6 @@ const SCHEDULER: &[(&str, &str)] = &[
     ("extenders[].managedResources[]", r#"{"extenders": [{"urlPrefix": "", "managedResources": [{"?": 0}]}]}"#),
 ];
 
-/// Returns the page.
 pub fn page() -> Result<String> {
     let parts = [upstream(), kubelet(), scheduler()?, registries(), settings()];
     Ok(heading("Configuration files") + &parts.join("\n"))

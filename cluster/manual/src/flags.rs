@@ -4,7 +4,6 @@ use clap::{Arg, Command};
 
 use crate::{cell, heading};
 
-/// Returns the page.
 pub fn page(mut command: Command) -> String {
     command.build();
     let mut out = heading("Commands and flags");

@@ -4,7 +4,6 @@ use corten::reference::{Listener, listeners};
 
 use crate::{cell, heading};
 
-/// Returns the page.
 pub fn page() -> String {
     let rows: String = listeners().iter().map(row).collect();
     format!(

@@ -43,7 +43,6 @@ pub fn status(directories: &Directories) -> Record {
     serde_json::from_slice(&text).unwrap_or_default()
 }
 
-/// Records a success.
 pub fn record_success(directories: &Directories, success: Success) {
     write(directories, &Record { success: Some(success), failure: None });
 }

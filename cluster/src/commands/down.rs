@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::cli;
-use crate::components::{further_nodes, load_balancing, network, node, storage};
+use crate::components::{edge, further_nodes, load_balancing, network, node, storage};
 use crate::directories::Directories;
 use crate::{instance, kubeconfig, preflight};
 
@@ -25,6 +25,7 @@ pub fn run(flags: &cli::Down) -> Result<()> {
         directories.further_nodes().iter().for_each(|name| load_balancing::leave(&directories.node(name)));
         instance::stop(pid, PATIENCE)?;
     }
+    super::block_on(stop_proxies(&directories)).context("the proxies of Gateways cannot be stopped")?;
     if directories.data.join("format").exists() {
         super::block_on(tear_down(&directories))?;
     }
@@ -40,6 +41,14 @@ pub fn run(flags: &cli::Down) -> Result<()> {
         (None, false) => println!("corten was not running"),
     }
     Ok(())
+}
+
+/// Stops the proxies of Gateways of every node of this machine, which outlive the server.
+async fn stop_proxies(directories: &Directories) -> Result<()> {
+    for name in directories.further_nodes() {
+        edge::tear_down(&directories.node(&name)).await?;
+    }
+    edge::tear_down(directories).await
 }
 
 /// Stops the containers and removes the network of every node of this machine.

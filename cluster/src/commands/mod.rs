@@ -316,7 +316,7 @@ where
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            supervision::notify("STOPPING=1");
+            supervision::stop();
             signalled.cancel();
         });
         let _listening = AbortOnDropHandle::new(listening);

@@ -168,6 +168,7 @@ fn config(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<corten_apis
         etcd_prefix: cluster.store.etcd_prefix.clone(),
         shutdown_delay: cluster.shutdown_delay(),
         shutdown_watch_termination_grace_period: cluster.store.shutdown_watch_termination_grace_period,
+        emulated_version: access.emulated_version,
         ..corten_apiserver::Config::default()
     })
 }

@@ -206,14 +206,12 @@ fn health(path: &str, checks: &[Check], counts: &HealthChecks, verbose: bool) ->
     text(if well { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR }, body)
 }
 
-/// A user of the endpoint.
 #[derive(Clone)]
 struct User {
     name: String,
     groups: Vec<String>,
 }
 
-/// Returns the user of a certificate.
 fn user_of(certificate: &[u8]) -> Option<User> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| attribute.as_str().ok().map(str::to_owned);

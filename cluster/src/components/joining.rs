@@ -87,7 +87,6 @@ fn server(cluster: &Cluster, named: Option<String>, servers: &[Value]) -> String
     named.filter(is_other).unwrap_or_else(|| cluster.advertised_url())
 }
 
-/// Returns the addresses of a Node.
 fn addresses(node: &Value) -> impl Iterator<Item = &str> {
     let all = node.pointer("/status/addresses").and_then(Value::as_array).into_iter().flatten();
     all.filter(|address| address["type"] == "InternalIP").filter_map(|address| address["address"].as_str())

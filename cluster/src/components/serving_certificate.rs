@@ -38,7 +38,6 @@ impl Certificates {
         Ok(Certificates { authorities: authorities.clone(), shown, names: Mutex::new(names), current })
     }
 
-    /// Renews the certificate.
     pub fn renew(&self) -> Result<()> {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         self.current.store(config(&names, &self.authorities.borrow(), &self.shown)?);

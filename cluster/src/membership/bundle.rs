@@ -81,7 +81,6 @@ impl Bundle {
         Ok(())
     }
 
-    /// Writes the files.
     pub fn write_files(&self, pki: &Path) -> Result<()> {
         for (name, text) in &self.files {
             write_private(&pki.join(name), text.as_bytes())?;

@@ -10,7 +10,6 @@ const ALPHABET: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 /// The lengths of the parts; the key has 165 bits.
 const LENGTHS: [usize; 3] = [6, 16, 32];
 
-/// The token of a server.
 #[derive(Clone)]
 pub struct ServerToken {
     id: String,
@@ -25,7 +24,6 @@ impl ServerToken {
         Ok(ServerToken { id: random(id)?, secret: random(secret)?, key: random(key)? })
     }
 
-    /// Reads a token.
     pub fn parse(text: &str) -> Result<ServerToken> {
         let parts: Vec<&str> = text.split('.').collect();
         let is_part =

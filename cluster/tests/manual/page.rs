@@ -31,7 +31,6 @@ impl Piece {
     }
 }
 
-/// Reads a page.
 pub fn read(root: &Path, name: &str) -> Vec<Piece> {
     let path = root.join("docs").join(format!("{name}.md"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));

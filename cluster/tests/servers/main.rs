@@ -9,6 +9,7 @@ mod faults;
 mod machines;
 mod recover;
 mod rotation;
+mod upgrade;
 
 use std::fs::File;
 use std::time::Duration;

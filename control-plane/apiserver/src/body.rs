@@ -32,7 +32,6 @@ const WATCH_CHUNK: usize = 64;
 /// The response of the pipeline.
 pub type Reply = http::Response<Body>;
 
-/// The body of a request.
 pub enum RequestBody {
     /// The whole body at once, of an in-process call.
     Full(Bytes),
@@ -287,7 +286,6 @@ pub enum Body {
 pub type HttpBody = http_body_util::combinators::UnsyncBoxBody<Bytes, std::io::Error>;
 
 impl Body {
-    /// Returns an empty body.
     pub fn empty() -> Body {
         Body::Full(Bytes::new())
     }

@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use corten_api::MinorVersion;
 use tokio::sync::watch;
 
+use corten_admission::Adviser;
+
 use crate::site::{ObjectMetrics, Site};
-use crate::warnings::Adviser;
 
 /// The settings of the API server.
 #[derive(Clone, Debug)]
@@ -89,6 +91,8 @@ pub struct Config {
     pub git_version: String,
     /// The gitCommit of `/version`.
     pub git_commit: String,
+    /// The version of Kubernetes whose kinds, fields and rules are served.
+    pub emulated_version: MinorVersion,
 }
 
 /// The form in which built-in kinds are written to the store. Custom resources are JSON.
@@ -274,6 +278,7 @@ impl Default for Config {
             adviser: None,
             git_version: "v1.36.4+corten".to_owned(),
             git_commit: "0000000000000000000000000000000000000000".to_owned(),
+            emulated_version: MinorVersion::NEWEST,
         }
     }
 }

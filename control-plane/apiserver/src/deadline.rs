@@ -3,13 +3,13 @@
 
 use std::time::{Duration, Instant};
 
+use corten_access::Verb;
 use corten_meta::Status;
 use http::StatusCode;
 
 use crate::body::Reply;
 use crate::request::RequestInfo;
 use crate::response;
-use crate::verb::Verb;
 
 /// The limits of all requests, and of those that write.
 const LONGEST: Duration = Duration::from_secs(60);

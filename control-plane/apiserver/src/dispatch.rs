@@ -1,5 +1,6 @@
 //! Dispatch of a request for a resource to the verb, the subresource or the virtual resource that answers it.
 
+use corten_access::Verb;
 use corten_api::{Kind, Role, Subresource};
 use corten_meta::Status;
 use corten_meta::quote::quote;
@@ -14,7 +15,6 @@ use crate::response;
 use crate::server::Server;
 use crate::subresources::Backends;
 use crate::target::Target;
-use crate::verb::Verb;
 use crate::verbs::{create, delete, get, list, patch, update, watch};
 use crate::write::Scope;
 use crate::{subresources, virtual_resources};

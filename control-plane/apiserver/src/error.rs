@@ -25,7 +25,6 @@ pub enum Error {
     Io(#[from] std::io::Error),
 }
 
-/// Returns the Status of an error of the store.
 pub fn store_status(e: corten_store::Error) -> Status {
     match e {
         corten_store::Error::TooLarge { .. } => Status::request_too_large(&e.to_string()),
@@ -43,24 +42,5 @@ pub fn store_status(e: corten_store::Error) -> Status {
             Status::timeout(&format!("request did not complete within requested timeout - {reason}"), 0)
         }
         _ => Status::internal(e.to_string()),
-    }
-}
-
-/// Joins messages as upstream does: each once, several in brackets.
-pub fn aggregate(mut messages: Vec<String>) -> String {
-    let mut seen = std::collections::BTreeSet::new();
-    messages.retain(|message| seen.insert(message.clone()));
-    if messages.len() < 2 { messages.concat() } else { format!("[{}]", messages.join(", ")) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::aggregate;
-
-    #[test]
-    fn messages_are_joined_once() {
-        for (messages, wanted) in [(&[][..], ""), (&["a"], "a"), (&["a", "a"], "a"), (&["b", "a", "b"], "[b, a]")] {
-            assert_eq!(aggregate(messages.iter().map(ToString::to_string).collect()), wanted);
-        }
     }
 }

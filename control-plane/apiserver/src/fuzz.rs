@@ -20,7 +20,7 @@ use crate::proxy::{backend, links};
 use crate::registry::conversion_webhook;
 use crate::request::RequestInfo;
 use crate::stored_reader::StoredReader;
-use crate::{admission, aggregation, authentication, authorization, encryption, resource_metrics};
+use crate::{aggregation, authentication, authorization, encryption, resource_metrics};
 
 /// Decodes a protobuf body of a type.
 pub fn protobuf(bytes: &[u8], schema: &str) -> Option<Value> {
@@ -54,7 +54,6 @@ pub fn stored(bytes: &[u8], kind: usize) -> Option<(Value, Value)> {
     Some((second, third))
 }
 
-/// Reads an EncryptionConfiguration.
 pub fn encryption_configuration(text: &str) -> Result<usize, String> {
     encryption::configuration::parse(text).map(|rules| rules.len())
 }
@@ -66,7 +65,6 @@ pub fn authorization_configuration(text: &str) -> Result<usize, String> {
     authorization::configuration::parse(text, &settings).map(|authorizers| authorizers.len())
 }
 
-/// Reads an AuthenticationConfiguration.
 pub fn authentication_configuration(text: &str) -> Result<(), String> {
     oidc::configuration::parse(text, "https://kubernetes.default.svc").map(drop)
 }
@@ -121,19 +119,6 @@ pub fn accept(header: &[u8]) -> Option<&'static str> {
     headers.insert(http::header::ACCEPT, HeaderValue::from_bytes(header).ok()?);
     let (accept, _) = Accept::negotiate(&headers, None, Offer::Collection, true);
     Some(accept.content_type())
-}
-
-/// Reads the response of an admission webhook.
-pub fn admission_answer(bytes: &[u8], version: &str) -> Result<(), String> {
-    for mutating in [true, false] {
-        admission::webhook::review::response(bytes, version, "u", mutating)?;
-    }
-    Ok(())
-}
-
-/// Returns the code of the Status of a write that a webhook denied.
-pub fn denial(result: &Value) -> u16 {
-    admission::webhook::review::denied("w", result).code
 }
 
 /// Reads the response of a conversion webhook for one object; returns the object as it will be used.

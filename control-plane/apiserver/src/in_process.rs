@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use corten_access::User;
 use corten_meta::{Status, Value};
 
 use crate::body::{Body, Reply, RequestBody};
+use crate::peer::{Identity, Peer};
 use crate::server::Server;
-use crate::user::{Identity, Peer, User};
 
 impl Server {
     /// Returns a client that calls this server as `user`, without a socket.

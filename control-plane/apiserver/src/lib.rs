@@ -8,7 +8,6 @@
 
 mod admission;
 mod aggregation;
-mod allocation;
 mod audit;
 mod authentication;
 mod authorization;
@@ -16,7 +15,6 @@ mod body;
 mod bootstrap;
 mod cache;
 mod compression;
-mod conditions;
 mod config;
 mod content;
 mod context;
@@ -36,12 +34,11 @@ pub mod fuzz;
 mod health;
 mod in_process;
 mod limits;
-mod managed_fields;
 mod metrics;
-mod names;
 mod negotiation;
 mod outbound;
 mod paths;
+mod peer;
 mod pipeline;
 mod proxy;
 mod registry;
@@ -60,8 +57,6 @@ mod subresources;
 mod target;
 mod tasks;
 mod upstream_order;
-mod user;
-mod verb;
 mod verbs;
 mod version_priority;
 mod virtual_resources;
@@ -77,18 +72,19 @@ pub use config::{
     Audit, AuditLog, AuditWebhook, Authorization, Config, EncryptionKey, KubeconfigReader, KubeletClient, ProxyClient,
     RemoteServer, RetiredAuthority, StorageMediaType, Trust,
 };
+pub use corten_access::User;
+pub use corten_admission::{Adviser, METRICS as ADMISSION_METRICS};
 pub use corten_cel::durations::FAMILIES as CEL_METRICS;
 pub use error::Error;
 pub use in_process::InProcess;
 pub use metrics::process::FAMILIES as PROCESS_METRICS;
 pub use metrics::{FAMILIES as METRICS, process_metrics, process_started};
+pub use peer::{Identity, Peer};
 pub use registry::{StoreOverride, Stores};
 pub use serve::{Certificates, tls_config};
 pub use server::Server;
 pub use site::{ListObjects, ObjectMetrics, Site};
 pub use stored_reader::StoredReader;
-pub use user::{Identity, Peer, User};
-pub use warnings::Adviser;
 
 /// Compares secrets in a time that does not depend on where they differ.
 fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {

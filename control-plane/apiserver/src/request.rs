@@ -2,11 +2,11 @@
 //!
 //! Pure: every later step (authorize, dispatch, metrics) works on this, never on the raw path again.
 
+use corten_access::{Attributes, User, Verb};
 use corten_api::{Kind, Role, Storage};
 use http::Method;
 
 use crate::negotiation::Offer;
-use crate::verb::Verb;
 
 /// A decoded query string, in order. Repeated keys keep all their values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -115,6 +115,26 @@ pub struct RequestInfo {
 const NAMESPACE_SUBRESOURCES: &[&str] = &["status", "finalize"];
 
 impl RequestInfo {
+    /// Returns the attributes that authorizers decide on.
+    pub fn attributes<'a>(&'a self, user: &'a User) -> Attributes<'a> {
+        let selects = matches!(self.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
+        let selector = |key: &str| self.query.get(key).filter(|_| selects).unwrap_or_default();
+        Attributes {
+            user,
+            verb: self.verb.as_str(),
+            is_resource: self.is_resource,
+            group: &self.group,
+            resource: &self.resource,
+            subresource: &self.subresource,
+            namespace: &self.namespace,
+            name: &self.name,
+            path: &self.path,
+            version: &self.version,
+            field_selector: selector("fieldSelector"),
+            label_selector: selector("labelSelector"),
+        }
+    }
+
     /// Parses method, path and query. Never fails: a path it does not know is a non-resource request.
     pub fn parse(method: &Method, path: &str, query: &str) -> RequestInfo {
         let mut info = RequestInfo {

@@ -37,7 +37,6 @@ const EVENT: &str = "WatchEvent";
 pub const META: Scheme =
     Scheme { place: "pkg/apis/meta/internalversion/scheme/register.go:27", group: Some(META_GROUP) };
 
-/// Returns the scheme of a group.
 pub fn of(group: &str) -> Scheme {
     match group {
         "apiextensions.k8s.io" => {

@@ -25,10 +25,10 @@ use crate::body::{Body, HttpBody, LIST_CHUNK, Unread};
 use crate::compression::{self, accepts_gzip};
 use crate::drain;
 use crate::error::Error;
+use crate::peer::Peer;
 use crate::request::has_whole_escapes;
 use crate::request_line::FirstLine;
 use crate::server::{CLOSE_TIMEOUT, Server};
-use crate::user::Peer;
 use crate::write_timeout::WriteTimeout;
 
 /// The limits of open connections. Pods have many connections, and each authenticates with its first request.

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use corten_admission::Chain;
 use corten_api::Kind;
 use corten_store::Store;
 use futures::future::BoxFuture;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::admission::{Chain, follow_policies};
+use crate::admission::follow_policies;
 use crate::aggregation::Aggregation;
 use crate::audit::Audit;
 use crate::authentication::Authentication;
@@ -93,7 +94,12 @@ impl Server {
         Ok(Server {
             authentication: Arc::new(authentication),
             client_certificates: Arc::new(ClientCertificates::new(&config)?),
-            admission: Chain::new(&config.disabled_admission_plugins, config.adviser.clone())?,
+            admission: Chain::new(
+                custom_resources::CustomResourceRules,
+                &config.disabled_admission_plugins,
+                config.adviser.clone(),
+            )
+            .map_err(Error::Config)?,
             flow_control: Arc::new(FlowControl::new(
                 config.max_requests_inflight + config.max_mutating_requests_inflight,
             )),
@@ -236,7 +242,7 @@ impl Drop for Server {
 /// Returns the built-in kinds. The kinds of the network are served only where there are nodes.
 fn kinds(config: &Config) -> Vec<Arc<Kind>> {
     let network = config.kubelet.iter().flat_map(|_| corten_api::network_kinds()).map(Arc::new);
-    corten_api::kinds().iter().cloned().chain(network).collect()
+    corten_api::kinds_at(config.emulated_version).into_iter().chain(network).collect()
 }
 
 /// Returns the kinds of `metrics.k8s.io`, which a server with access to kubelets serves.

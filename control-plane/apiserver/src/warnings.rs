@@ -1,17 +1,9 @@
 //! Warnings for the client: each once, and no more than the headers hold.
 
-use corten_meta::Value;
-
 /// The characters of all warnings together; with more, each warning is truncated.
 const TOTAL: usize = 4096;
 /// The characters of a truncated warning.
 const EACH: usize = 256;
-
-/// A component that knows more about some objects than their schema does. It warns their authors; it refuses nothing.
-pub trait Adviser: std::fmt::Debug + Send + Sync {
-    /// Returns the warnings about a new or changed object of a kind.
-    fn warnings(&self, group: &str, plural: &str, object: &Value) -> Vec<String>;
-}
 
 /// The warnings of a request.
 #[derive(Default)]

@@ -2,6 +2,7 @@
 //! of the client are read and dropped.
 
 use bytes::Bytes;
+use corten_access::Verb;
 use corten_protobuf as protobuf;
 use futures::stream::BoxStream;
 use futures::{SinkExt, StreamExt};
@@ -17,7 +18,6 @@ use tracing::debug;
 use crate::body::{Body, Reply};
 use crate::context::Context;
 use crate::tasks::Tasks;
-use crate::verb::Verb;
 
 /// The only version of the protocol.
 const VERSION: &str = "13";

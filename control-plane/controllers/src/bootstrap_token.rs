@@ -30,9 +30,7 @@ pub struct BootstrapSigner;
 impl Controller for TokenCleaner {
     type Observed = Secret;
 
-    fn name(&self) -> &'static str {
-        "token-cleaner"
-    }
+    const NAME: &'static str = "token-cleaner";
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::mapped::<Secret>(|_, change| if is_token(change) { vec![change.key.clone()] } else { Vec::new() })]
@@ -79,9 +77,7 @@ pub struct Observed {
 impl Controller for BootstrapSigner {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "bootstrap-signer"
-    }
+    const NAME: &'static str = "bootstrap-signer";
 
     fn watches(&self) -> Vec<Watch> {
         vec![

@@ -19,9 +19,7 @@ pub struct Observed {
 impl Controller for ClusterRoleAggregationController {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "clusterrole-aggregation-controller"
-    }
+    const NAME: &'static str = "clusterrole-aggregation-controller";
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::mapped::<ClusterRole>(of_role)]

@@ -38,9 +38,7 @@ pub struct Observed {
 impl Controller for DeviceTaintEvictionController {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "device-taint-eviction-controller"
-    }
+    const NAME: &'static str = "device-taint-eviction-controller";
 
     fn watches(&self) -> Vec<Watch> {
         vec![

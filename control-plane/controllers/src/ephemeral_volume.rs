@@ -24,13 +24,8 @@ pub struct Observed {
 impl Controller for EphemeralVolumeController {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "ephemeral-volume-controller"
-    }
-
-    fn component(&self) -> &'static str {
-        "ephemeral_volume"
-    }
+    const NAME: &'static str = "ephemeral-volume-controller";
+    const COMPONENT: &'static str = "ephemeral_volume";
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::own::<Pod>(), Watch::mapped::<PersistentVolumeClaim>(of_claim)]

@@ -40,9 +40,7 @@ pub struct Observed {
 impl Controller for LegacyTokenCleaner {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "legacy-service-account-token-cleaner"
-    }
+    const NAME: &'static str = "legacy-service-account-token-cleaner";
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::own::<Secret>(), Watch::read::<ServiceAccount>(), Watch::read::<Pod>(), Watch::read::<ConfigMap>()]

@@ -29,9 +29,7 @@ pub struct Observed {
 impl Controller for RootCaPublisher {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "root-ca-cert-publisher"
-    }
+    const NAME: &'static str = "root-ca-cert-publisher";
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::own::<Namespace>(), Watch::mapped::<ConfigMap>(of_config_map)]

@@ -72,9 +72,7 @@ pub struct Observed {
 impl Controller for ServiceCidrController {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "service-cidrs-controller"
-    }
+    const NAME: &'static str = "service-cidrs-controller";
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::mapped::<ServiceCIDR>(of_range), Watch::mapped::<IPAddress>(of_address)]

@@ -18,9 +18,7 @@ pub struct Observed {
 impl Controller for ServiceAccountController {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "service-account-controller"
-    }
+    const NAME: &'static str = "service-account-controller";
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::own::<Namespace>(), Watch::mapped::<ServiceAccount>(namespace_of_deleted)]

@@ -21,9 +21,7 @@ pub struct AttributesClassProtectionController;
 impl Controller for ClaimProtectionController {
     type Observed = (PersistentVolumeClaim, bool);
 
-    fn name(&self) -> &'static str {
-        "pvc-protection-controller"
-    }
+    const NAME: &'static str = "pvc-protection-controller";
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::own::<PersistentVolumeClaim>(), Watch::mapped::<Pod>(of_pod)]
@@ -50,9 +48,7 @@ impl Controller for ClaimProtectionController {
 impl Controller for VolumeProtectionController {
     type Observed = PersistentVolume;
 
-    fn name(&self) -> &'static str {
-        "pv-protection-controller"
-    }
+    const NAME: &'static str = "pv-protection-controller";
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::own::<PersistentVolume>()]
@@ -71,9 +67,7 @@ impl Controller for VolumeProtectionController {
 impl Controller for AttributesClassProtectionController {
     type Observed = (VolumeAttributesClass, bool);
 
-    fn name(&self) -> &'static str {
-        "volumeattributesclass-protection-controller"
-    }
+    const NAME: &'static str = "volumeattributesclass-protection-controller";
 
     fn watches(&self) -> Vec<Watch> {
         vec![

@@ -18,9 +18,7 @@ pub struct TtlAfterFinishedController;
 impl Controller for TtlAfterFinishedController {
     type Observed = Job;
 
-    fn name(&self) -> &'static str {
-        "ttl-after-finished-controller"
-    }
+    const NAME: &'static str = "ttl-after-finished-controller";
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::own::<Job>()]

@@ -15,13 +15,8 @@ pub struct ExpandController;
 impl Controller for ExpandController {
     type Observed = PersistentVolumeClaim;
 
-    fn name(&self) -> &'static str {
-        "expand-controller"
-    }
-
-    fn component(&self) -> &'static str {
-        "volume_expand"
-    }
+    const NAME: &'static str = "expand-controller";
+    const COMPONENT: &'static str = "volume_expand";
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::mapped::<PersistentVolumeClaim>(of_claim), Watch::read::<PersistentVolume>()]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::filtering::{Filters, filter_with_nominated, histogram, pre_filter};
-use crate::framework::{Effect, Plugin, Point, PreScore, Search, Verdict};
+use crate::framework::{Effect, Loaded, Point, PreScore, Search, Verdict};
 use crate::metrics::ProfileSeries;
 use crate::preemption::{self, Preemption};
 use crate::profile::Profile;
@@ -149,9 +149,9 @@ fn searched(
 fn count_filters(filters: &Filters<'_>, search: &Search, series: &ProfileSeries) {
     let mut evaluated = search.feasible.len() + search.rejected.len();
     for (plugin, _) in &filters.plugins {
-        series.evaluated(plugin.name(), Point::PreFilter, 1);
-        series.evaluated(plugin.name(), Point::Filter, evaluated);
-        let refused = search.refusals.iter().filter(|(name, _)| *name == plugin.name());
+        series.evaluated(plugin.name, Point::PreFilter, 1);
+        series.evaluated(plugin.name, Point::Filter, evaluated);
+        let refused = search.refusals.iter().filter(|(name, _)| *name == plugin.name);
         evaluated -= refused.map(|(_, count)| count).sum::<usize>();
     }
 }
@@ -270,15 +270,15 @@ pub fn scores(
     rotation: &mut Rotation,
 ) -> Vec<i64> {
     let (series, began) = (&profile.series, Instant::now());
-    let prepared: Vec<(&dyn Plugin, i64, PreScore)> =
+    let prepared: Vec<(&Loaded, i64, PreScore)> =
         profile.scorers().map(|(plugin, weight)| (plugin, weight, plugin.pre_score(pod, snapshot, nodes))).collect();
     series.point(Point::PreScore, "Success", began);
     let began = Instant::now();
     let mut totals = vec![0; nodes.len()];
     let mut local = Vec::new();
     for (plugin, weight, prepared) in prepared.into_iter().filter(|(_, _, one)| !matches!(one, PreScore::Skip)) {
-        series.evaluated(plugin.name(), Point::PreScore, 1);
-        series.evaluated(plugin.name(), Point::Score, nodes.len());
+        series.evaluated(plugin.name, Point::PreScore, 1);
+        series.evaluated(plugin.name, Point::Score, nodes.len());
         match prepared {
             PreScore::Ready(state) if plugin.scores_locally() => local.push((plugin, weight, state)),
             prepared => {
@@ -300,14 +300,14 @@ pub fn scores(
 }
 
 /// Returns the normalized scores of one plugin; none if it skips scoring.
-pub fn plugin_scores(snapshot: &mut Snapshot, plugin: &dyn Plugin, pod: &PodRow, nodes: &[usize]) -> Option<Vec<i64>> {
+pub fn plugin_scores(snapshot: &mut Snapshot, plugin: &Loaded, pod: &PodRow, nodes: &[usize]) -> Option<Vec<i64>> {
     let prepared = plugin.pre_score(pod, snapshot, nodes);
     prepared_scores(snapshot, plugin, pod, nodes, prepared)
 }
 
 fn prepared_scores(
     snapshot: &Snapshot,
-    plugin: &dyn Plugin,
+    plugin: &Loaded,
     pod: &PodRow,
     nodes: &[usize],
     prepared: PreScore,

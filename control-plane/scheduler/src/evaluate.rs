@@ -89,7 +89,7 @@ pub fn evaluate(cluster: Cluster, pod: Pod) -> BTreeMap<String, Evaluation> {
     for (plugin, weight) in profile.scorers() {
         let given = cycle::plugin_scores(&mut snapshot, plugin, &row, &feasible).unwrap_or_default();
         for (node, score) in scores.iter_mut().zip(given) {
-            node.insert(plugin.name(), score * weight);
+            node.insert(plugin.name, score * weight);
         }
     }
     let named = feasible.into_iter().map(|slot| snapshot.node(slot).name.clone());

@@ -85,7 +85,7 @@ pub(crate) fn of_pod(snapshot: &mut Snapshot, profile: Option<&Profile>, pod: &P
     };
     for plugin in profile.at(Point::PreEnqueue) {
         if let Some(reasons) = plugin.pre_enqueue(pod).reasons() {
-            let mut explanation = summarized(format!("{}: {}.", plugin.name(), reasons.text()));
+            let mut explanation = summarized(format!("{}: {}.", plugin.name, reasons.text()));
             explanation.advice.push(format!("remove the scheduling gates: {}", pod.demand.gates.join(", ")));
             return explanation;
         }
@@ -139,7 +139,7 @@ fn reports(snapshot: &mut Snapshot, profile: &Profile, pod: &PodRow) -> Vec<Node
     for (plugin, weight) in profile.scorers() {
         let scores = cycle::plugin_scores(snapshot, plugin, pod, &slots).unwrap_or_default();
         for ((_, report), score) in fitting.iter().zip(scores) {
-            reports[*report].scores.push((plugin.name(), score * weight));
+            reports[*report].scores.push((plugin.name, score * weight));
         }
     }
     reports

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use crate::framework::{Plugin, Point, PreFilter, State, Verdict};
+use crate::framework::{Loaded, Point, PreFilter, State, Verdict};
 use crate::metrics::ProfileSeries;
 use crate::profile::Profile;
 use crate::rows::shortlist::Shortlist;
@@ -11,7 +11,7 @@ use crate::rows::{PodRow, Snapshot};
 
 /// The filters that apply to a pod, each with its state.
 pub struct Filters<'a> {
-    pub plugins: Vec<(&'a dyn Plugin, State)>,
+    pub plugins: Vec<(&'a Loaded, State)>,
     /// The only nodes that can be feasible, and the plugins that said so.
     pub only: Option<(Vec<usize>, Vec<&'static str>)>,
     /// The series for the duration of each plugin, if it is measured.
@@ -30,13 +30,13 @@ pub fn pre_filter<'a>(
         match plugin.pre_filter(pod, snapshot) {
             PreFilter::Skip => {}
             PreFilter::Continue(state) => filters.plugins.push((plugin, state)),
-            PreFilter::Reject(verdict) => return Err((plugin.name(), verdict)),
+            PreFilter::Reject(verdict) => return Err((plugin.name, verdict)),
             PreFilter::Only(state, slots) => {
                 filters.plugins.push((plugin, state));
                 filters.only = Some(match filters.only.take() {
-                    None => (slots, vec![plugin.name()]),
+                    None => (slots, vec![plugin.name]),
                     Some((known, mut names)) => {
-                        names.push(plugin.name());
+                        names.push(plugin.name);
                         (known.into_iter().filter(|slot| slots.contains(slot)).collect(), names)
                     }
                 });
@@ -73,7 +73,7 @@ pub fn filter(
     let node = snapshot.node(slot);
     filters.plugins.iter().find_map(|(plugin, state)| {
         if plugin.surely_fits(state, pod, slot, snapshot) {
-            debug_assert!(plugin.filter(state, pod, node, snapshot).fits(), "{} is not sure", plugin.name());
+            debug_assert!(plugin.filter(state, pod, node, snapshot).fits(), "{} is not sure", plugin.name);
             return None;
         }
         let verdict = match filters.timed {
@@ -81,18 +81,18 @@ pub fn filter(
             Some(series) => {
                 let began = Instant::now();
                 let verdict = plugin.filter(state, pod, node, snapshot);
-                series.plugin(plugin.name(), Point::Filter, verdict.status(), began);
+                series.plugin(plugin.name, Point::Filter, verdict.status(), began);
                 verdict
             }
         };
-        (!verdict.fits()).then(|| (plugin.name(), verdict))
+        (!verdict.fits()).then(|| (plugin.name, verdict))
     })
 }
 
 /// Returns the verdict of every plugin on a node, whether or not another has already rejected it.
 pub fn verdicts(filters: &Filters<'_>, pod: &PodRow, slot: usize, snapshot: &Snapshot) -> Vec<(&'static str, Verdict)> {
     let node = snapshot.node(slot);
-    let of = |(plugin, state): &(&dyn Plugin, State)| (plugin.name(), plugin.filter(state, pod, node, snapshot));
+    let of = |(plugin, state): &(&Loaded, State)| (plugin.name, plugin.filter(state, pod, node, snapshot));
     filters.plugins.iter().map(of).collect()
 }
 

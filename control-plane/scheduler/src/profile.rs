@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::ProfileSpec;
-use crate::framework::{Plugin, Point};
+use crate::framework::{Loaded, Point};
 use crate::metrics::{Metrics, ProfileSeries};
 use crate::plugins::registered;
 
 pub struct Profile {
     pub name: String,
-    plugins: Vec<Box<dyn Plugin>>,
+    plugins: Vec<Loaded>,
     at: HashMap<Point, Vec<usize>>,
     weights: Vec<i64>,
     percentage_of_nodes_to_score: usize,
@@ -47,47 +47,47 @@ impl Profile {
     }
 
     fn number(&mut self, name: &str, spec: &ProfileSpec) -> usize {
-        if let Some(known) = self.plugins.iter().position(|plugin| plugin.name() == name) {
+        if let Some(known) = self.plugins.iter().position(|plugin| plugin.name == name) {
             return known;
         }
         if let Some(registered) = registered(name) {
-            self.plugins.push((registered.make)(&spec.args));
+            self.plugins.push(Loaded { name: registered.name, plugin: (registered.make)(&spec.args) });
             self.weights.push(0);
         }
         self.plugins.len().saturating_sub(1)
     }
 
     /// Returns the plugins of an extension point, in order.
-    pub fn at(&self, point: Point) -> impl Iterator<Item = &dyn Plugin> {
-        self.at.get(&point).into_iter().flatten().map(|number| &*self.plugins[*number])
+    pub fn at(&self, point: Point) -> impl Iterator<Item = &Loaded> {
+        self.at.get(&point).into_iter().flatten().map(|number| &self.plugins[*number])
     }
 
     /// Returns the plugins that filter, including those that are enabled at pre-filter only.
-    pub fn filters(&self) -> impl Iterator<Item = &dyn Plugin> {
+    pub fn filters(&self) -> impl Iterator<Item = &Loaded> {
         let (prepare, filter) = (self.numbers(Point::PreFilter), self.numbers(Point::Filter));
         let alone = filter.iter().filter(|number| !prepare.contains(number));
         let mut all: Vec<usize> = prepare.iter().chain(alone).copied().collect();
         // In the order of filtering; plugins that only pre-filter may still reject, and keep their position.
         all.sort_by_key(|number| filter.iter().position(|other| other == number).unwrap_or(usize::MAX));
-        all.into_iter().map(|number| &*self.plugins[number])
+        all.into_iter().map(|number| &self.plugins[number])
     }
 
     /// Returns the plugins that score, with their weights.
-    pub fn scorers(&self) -> impl Iterator<Item = (&dyn Plugin, i64)> {
+    pub fn scorers(&self) -> impl Iterator<Item = (&Loaded, i64)> {
         let numbers = self.numbers(Point::Score).iter();
-        numbers.map(|number| (&*self.plugins[*number], self.weights[*number])).filter(|(_, weight)| *weight > 0)
+        numbers.map(|number| (&self.plugins[*number], self.weights[*number])).filter(|(_, weight)| *weight > 0)
     }
 
     fn numbers(&self, point: Point) -> &[usize] {
         self.at.get(&point).map_or(&[], Vec::as_slice)
     }
 
-    pub fn plugin(&self, name: &str) -> Option<&dyn Plugin> {
-        self.plugins.iter().map(|plugin| &**plugin).find(|plugin| plugin.name() == name)
+    pub fn plugin(&self, name: &str) -> Option<&Loaded> {
+        self.plugins.iter().find(|plugin| plugin.name == name)
     }
 
     pub fn patience(&self) -> Duration {
-        self.at(Point::PreBind).find_map(Plugin::patience).unwrap_or(Duration::from_secs(600))
+        self.at(Point::PreBind).find_map(|plugin| plugin.patience()).unwrap_or(Duration::from_secs(600))
     }
 
     /// Returns how many feasible nodes are enough: in a large cluster a good node among some is found sooner than the
@@ -137,7 +137,7 @@ mod tests {
         let filters: Vec<&str> = profile.filters().map(Plugin::name).collect();
         assert_eq!(filters[..4], ["NodeUnschedulable", "NodeName", "TaintToleration", "NodeAffinity"]);
         assert_eq!(filters[filters.len() - 2..], ["DynamicResources", "NodeDeclaredFeatures"]);
-        let scorers: Vec<(&str, i64)> = profile.scorers().map(|(plugin, weight)| (plugin.name(), weight)).collect();
+        let scorers: Vec<(&str, i64)> = profile.scorers().map(|(plugin, weight)| (plugin.name, weight)).collect();
         let expected = [
             ("TaintToleration", 3),
             ("NodeAffinity", 2),

@@ -148,7 +148,7 @@ impl Queue {
     fn enqueue(&mut self, mut entry: Entry, event: &'static str) -> Option<Verdict> {
         let profile = self.profile(&entry.pod);
         let gates = profile.into_iter().flat_map(|profile| profile.at(Point::PreEnqueue));
-        let mut verdicts = gates.map(|plugin| (plugin.name(), plugin.pre_enqueue(&entry.pod)));
+        let mut verdicts = gates.map(|plugin| (plugin.name, plugin.pre_enqueue(&entry.pod)));
         let closed = verdicts.find(|(_, verdict)| !verdict.fits());
         drop(verdicts);
         let sorter = profile.and_then(|profile| profile.at(Point::QueueSort).next());

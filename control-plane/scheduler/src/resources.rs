@@ -133,7 +133,6 @@ enum PodLevel<'a> {
     Skipped,
 }
 
-/// Returns the pod-level requests.
 fn pod_level_requests(spec: &PodSpec) -> impl Iterator<Item = &ResourceList> {
     spec.resources.iter().filter_map(|resources| resources.requests.as_ref())
 }

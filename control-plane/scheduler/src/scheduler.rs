@@ -255,8 +255,8 @@ impl Scheduler {
                     profile.series.point(Point::Reserve, verdict.status(), began);
                     profile.at(Point::Reserve).for_each(|other| other.unreserve(&entry.pod, &mut self.snapshot));
                     let message = verdict.reasons().map(|reasons| reasons.text()).unwrap_or_default();
-                    let why = format!("running Reserve plugin {:?}: {message}", plugin.name());
-                    return self.reject(entry, Rejection::new(why, plugin.name()));
+                    let why = format!("running Reserve plugin {:?}: {message}", plugin.name);
+                    return self.reject(entry, Rejection::new(why, plugin.name));
                 }
             }
         }

@@ -30,7 +30,14 @@ pub struct Answers {
     client: Client,
     leases: Arc<Cache>,
     /// Held while the Secret is written: the last write must be the one of all answers.
-    challenges: Mutex<Challenges>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    challenges: Challenges,
+    /// Whether the Secret may have other answers: a write failed, or the leader before left some.
+    is_stale: bool,
 }
 
 impl Answers {
@@ -41,14 +48,17 @@ impl Answers {
         let secret = store::read(&client, &Challenges::secret()).await?;
         let stored = secret.and_then(|secret| store::entry(&secret, CHALLENGES_ENTRY));
         let stored: Option<Challenges> = stored.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let is_stale = stored.as_ref().is_some_and(|stored| !stored.http.is_empty() || !stored.tls.is_empty());
         let version = stored.map(|stored| stored.version).unwrap_or_default();
-        Ok(Answers { client, leases, challenges: Mutex::new(Challenges { version, ..Challenges::default() }) })
+        let challenges = Challenges { version, ..Challenges::default() };
+        Ok(Answers { client, leases, state: Mutex::new(State { challenges, is_stale }) })
     }
 
     /// Adds an answer, and waits until all nodes serve it.
     pub async fn add(&self, answer: Answer) -> Result<(), Error> {
         let version = {
-            let mut challenges = self.challenges.lock().await;
+            let mut state = self.state.lock().await;
+            let challenges = &mut state.challenges;
             match answer {
                 Answer::Http(one) => {
                     challenges.http.retain(|other| (&other.host, &other.token) != (&one.host, &one.token));
@@ -59,7 +69,7 @@ impl Answers {
                     challenges.tls.push(one);
                 }
             }
-            self.write(&mut challenges).await?
+            self.write(&mut state).await?
         };
         if tokio::time::timeout(PATIENCE, self.served(version)).await.is_err() {
             tracing::warn!("some node does not serve the answers to ACME's challenges yet");
@@ -69,21 +79,37 @@ impl Answers {
 
     /// Removes all answers for a host.
     pub async fn remove(&self, host: &str) -> Result<(), Error> {
-        let mut challenges = self.challenges.lock().await;
+        let mut state = self.state.lock().await;
+        let challenges = &mut state.challenges;
         let before = challenges.http.len() + challenges.tls.len();
         challenges.http.retain(|one| one.host != host);
         challenges.tls.retain(|one| one.host != host);
         if challenges.http.len() + challenges.tls.len() < before {
-            self.write(&mut challenges).await?;
+            self.write(&mut state).await?;
         }
         Ok(())
     }
 
-    async fn write(&self, challenges: &mut Challenges) -> Result<i64, Error> {
+    /// Removes answers that the Secret still has although no order needs them: their removal failed, or the leader before
+    /// ended in the middle of an order. Called while no order is under way.
+    pub async fn remove_stale(&self) -> Result<(), Error> {
+        let mut state = self.state.lock().await;
+        if state.is_stale {
+            self.write(&mut state).await?;
+        }
+        Ok(())
+    }
+
+    async fn write(&self, state: &mut State) -> Result<i64, Error> {
+        state.is_stale = true;
+        let challenges = &mut state.challenges;
         challenges.version += 1;
         let secret = store::of_entry(&Challenges::secret(), Part::Challenges, CHALLENGES_ENTRY, challenges);
         match store::put(&self.client, &secret).await? {
-            true => Ok(challenges.version),
+            true => {
+                state.is_stale = false;
+                Ok(state.challenges.version)
+            }
             false => Err(Error::Invalid(format!("Secret {} is of another owner", Challenges::secret()))),
         }
     }

@@ -141,7 +141,13 @@ impl Leader {
             for subscription in &mut self.subscriptions {
                 while subscription.try_next().is_some() {}
             }
-            let sleep = self.begin_orders(corten_meta::time::now());
+            let mut sleep = self.begin_orders(corten_meta::time::now());
+            if self.under_way.is_empty()
+                && let Err(error) = self.answers.remove_stale().await
+            {
+                tracing::warn!(%error, "answers to challenges cannot be removed");
+                sleep = sleep.min(RETRY);
+            }
             tokio::select! {
                 () = self.bell.notified() => {}
                 () = tokio::time::sleep(sleep) => {}

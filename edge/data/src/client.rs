@@ -3,10 +3,12 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use corten_listen::Slot;
 use corten_routing::Network;
-use http::HeaderValue;
+use http::{HeaderValue, Version};
+use tokio::sync::Notify;
 
 use crate::backend::Client;
 use crate::listener_state::ListenerState;
@@ -29,6 +31,8 @@ pub(crate) struct ConnectionInfo {
     pub(crate) shared: Arc<Shared>,
     pub(crate) forwarded_for: HeaderValue,
     pub(crate) port_value: HeaderValue,
+    is_http2: AtomicBool,
+    http2: Notify,
     slot: Slot,
 }
 
@@ -60,6 +64,8 @@ impl ConnectionInfo {
             shared,
             forwarded_for: HeaderValue::from_str(&address).map_err(io::Error::other)?,
             port_value: HeaderValue::from(port),
+            is_http2: AtomicBool::new(false),
+            http2: Notify::new(),
             slot,
         })
     }
@@ -90,6 +96,20 @@ impl ConnectionInfo {
 
     pub(crate) fn addresses(&self) -> Client {
         Client { source: self.client, destination: self.destination }
+    }
+
+    /// Records the version of a request.
+    pub(crate) fn speaks(&self, version: Version) {
+        if version == Version::HTTP_2 && !self.is_http2.swap(true, Ordering::Relaxed) {
+            self.http2.notify_one();
+        }
+    }
+
+    /// Resolves when another process accepts the connections of the listener and this one speaks HTTP/2, which can say
+    /// so to its client without losing a request. A connection of HTTP/1.1 says so in its next answer.
+    pub(crate) async fn retired(&self) {
+        self.listener.retired().await;
+        self.http2.notified().await;
     }
 
     /// Records that the client sent something whole: its connection is not closed in favour of others.

@@ -18,7 +18,7 @@ use crate::shared::Shared;
 use crate::stream::Stream;
 use crate::table::{Protocol, TlsTable};
 use crate::tls::{Hello, read_hello};
-use crate::{http as requests, proxy_protocol, tcp};
+use crate::{http as requests, lazy_timer, proxy_protocol, tcp};
 
 /// Serves a connection until it ends, or must end.
 pub(crate) async fn serve(stream: TcpStream, slot: Slot, listener: Arc<ListenerState>, shared: Arc<Shared>) {
@@ -137,11 +137,12 @@ async fn serve_http(info: Arc<ConnectionInfo>, stream: Stream) -> io::Result<()>
     let shared = Arc::clone(&info.shared);
     let service = service_fn({
         let info = Arc::clone(&info);
-        move |request| {
+        move |request: http::Request<hyper::body::Incoming>| {
             let info = Arc::clone(&info);
             // Boxed, because the future is large, and hyper moves it more than once.
             Box::pin(async move {
                 info.used();
+                info.speaks(request.version());
                 Ok::<_, std::convert::Infallible>(requests::handle(&info, request).await)
             })
         }
@@ -150,14 +151,20 @@ async fn serve_http(info: Arc<ConnectionInfo>, stream: Stream) -> io::Result<()>
     tokio::pin!(connection);
     let mut closed = Quiet::new(info.closed());
     let drained = Quiet::new(info.listener.drained());
+    let retired = Quiet::new(info.retired());
+    let mut ticks = Quiet::new(lazy_timer::ticks());
     tokio::select! {
         biased;
         ended = connection.as_mut() => return ended.map_err(io::Error::other),
         () = &mut closed => return Ok(()),
         () = drained => connection.as_mut().graceful_shutdown(),
+        () = retired => connection.as_mut().graceful_shutdown(),
+        () = &mut ticks => {}
     }
     tokio::select! {
+        biased;
         ended = connection => ended.map_err(io::Error::other),
         () = closed => Ok(()),
+        () = ticks => Ok(()),
     }
 }

@@ -72,6 +72,8 @@ struct State {
     listeners: HashMap<SocketKey, RunningListener>,
     tls: TlsConfigs,
     inherited: HashMap<SocketKey, Socket>,
+    /// Whether another process accepts from the sockets.
+    is_retired: bool,
 }
 
 impl Edge {
@@ -118,6 +120,9 @@ impl Edge {
             for address in &self.addresses {
                 let address = SocketAddr::new(*address, listener.bind_port);
                 let socket = SocketKey { address, transport: key.transport };
+                if state.is_retired && !state.listeners.contains_key(&socket) {
+                    continue;
+                }
                 match self.serve(&mut state, socket, &table).await {
                     Ok(running) => {
                         kept.insert(socket, running);
@@ -161,18 +166,32 @@ impl Edge {
     /// Returns the sockets of all listeners, for the process that runs next.
     pub async fn listeners(&self) -> io::Result<Vec<OwnedFd>> {
         let state = self.state.lock().await;
-        state.listeners.values().map(|running| running.socket.duplicate()).collect()
+        state.listeners.values().filter_map(|running| running.socket()).map(Socket::duplicate).collect()
     }
 
     /// Returns the addresses that listeners are bound to.
     pub async fn addresses(&self) -> Vec<SocketAddr> {
         let state = self.state.lock().await;
-        state.listeners.values().filter_map(|running| Some(running.socket.key().ok()?.address)).collect()
+        state.listeners.values().filter_map(|running| Some(running.socket()?.key().ok()?.address)).collect()
     }
 
     /// Closes inherited sockets that no listener took.
     pub async fn forget_inherited(&self) {
         self.state.lock().await.inherited.clear();
+    }
+
+    /// Stops to accept, because another process accepts from the same sockets. Connections go on, with the tables and
+    /// endpoints of the time; those of HTTP/1.1 end with their next answer, those of HTTP/2 with their last stream.
+    pub async fn retire(&self) {
+        let mut state = self.state.lock().await;
+        state.is_retired = true;
+        state.listeners.values_mut().for_each(RunningListener::retire);
+        self.shared.tasks.close();
+    }
+
+    /// Waits until an edge that has retired has no connection left.
+    pub async fn idle(&self) {
+        self.shared.tasks.wait().await;
     }
 
     /// Stops to accept, and waits until all requests in flight ended, or the grace period did.

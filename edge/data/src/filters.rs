@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use corten_routing::{
-    AddressPolicy, BackendKey, ErrorPages, Filter, FixedResponse, ForwardAuth, HashKey, HeaderChange, PathChange,
-    Redirect,
+    AddressPolicy, BackendKey, ErrorPages, Filter, FixedResponse, ForwardAuth, HashKey, HeaderChange, OriginChange,
+    PathChange, Redirect,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -12,13 +12,14 @@ use crate::backend::Backend;
 use crate::policy::basic_auth::Users;
 use crate::policy::cors::CorsPolicy;
 use crate::policy::jwt::TokenVerifier;
+use crate::policy::origin;
 use crate::policy::rate::{Concurrency, Limiter, Limiters};
 
 /// The filters of a rule or of a reference to a backend, in their order.
 #[derive(Debug, Default)]
 pub(crate) struct Filters {
     pub(crate) request: Vec<RequestFilter>,
-    pub(crate) response: Vec<HeaderChanges>,
+    pub(crate) response: Vec<ResponseFilter>,
     pub(crate) is_compressed: bool,
     /// Whether requests stay out of the access log.
     pub(crate) is_silent: bool,
@@ -31,6 +32,22 @@ pub(crate) struct Filters {
 pub(crate) struct ErrorBackend {
     pub(crate) pages: Arc<ErrorPages>,
     pub(crate) backend: Arc<Backend>,
+}
+
+#[derive(Debug)]
+pub(crate) enum ResponseFilter {
+    Headers(HeaderChanges),
+    Origin(Arc<OriginChange>),
+}
+
+impl ResponseFilter {
+    /// Changes the headers of a response.
+    pub(crate) fn apply(&self, headers: &mut HeaderMap) {
+        match self {
+            ResponseFilter::Headers(changes) => changes.apply(headers),
+            ResponseFilter::Origin(change) => origin::apply(change, headers),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -48,6 +65,7 @@ pub(crate) enum RequestFilter {
     Jwt(TokenVerifier),
     BodySize(u64),
     Respond(Arc<FixedResponse>),
+    AnyOf(Vec<Filters>),
 }
 
 /// Changes of headers, parsed.
@@ -103,7 +121,11 @@ impl Filters {
             let request = match filter {
                 Filter::RequestHeaders(change) => RequestFilter::Headers(HeaderChanges::new(change)),
                 Filter::ResponseHeaders(change) => {
-                    made.response.push(HeaderChanges::new(change));
+                    made.response.push(ResponseFilter::Headers(HeaderChanges::new(change)));
+                    continue;
+                }
+                Filter::Origin(change) => {
+                    made.response.push(ResponseFilter::Origin(Arc::clone(change)));
                     continue;
                 }
                 Filter::Compression => {
@@ -144,6 +166,10 @@ impl Filters {
                 Filter::Jwt(jwt) => RequestFilter::Jwt(TokenVerifier::new(jwt)),
                 Filter::BodySize(limit) => RequestFilter::BodySize(*limit),
                 Filter::Respond(response) => RequestFilter::Respond(Arc::clone(response)),
+                Filter::AnyOf(conditions) => {
+                    let of = |one: &Filter| Filters::new(std::slice::from_ref(one), backend, limiters);
+                    RequestFilter::AnyOf(conditions.iter().map(of).collect())
+                }
             };
             made.request.push(request);
         }

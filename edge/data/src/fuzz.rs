@@ -6,6 +6,7 @@ use std::sync::Arc;
 use corten_routing::{BasicAuth, Jwt, ProxyVersion};
 use http::{HeaderMap, HeaderValue, header};
 
+pub use crate::backend::ReadResponse;
 use crate::policy::basic_auth::Users;
 use crate::policy::jwt::TokenVerifier;
 use crate::proxy_protocol;
@@ -14,6 +15,12 @@ use crate::proxy_protocol;
 pub async fn proxy_header(mut bytes: &[u8]) -> Option<[SocketAddr; 2]> {
     let addresses = proxy_protocol::read(&mut bytes).await.ok()??;
     Some([addresses.source, addresses.destination])
+}
+
+/// Reads an endpoint's response in pieces of some length; `None` if it is invalid.
+pub fn read_response(response: &[u8], is_head: bool, length: usize) -> Option<ReadResponse> {
+    let method = if is_head { http::Method::HEAD } else { http::Method::GET };
+    crate::backend::read_in_pieces(response, &method, length)
 }
 
 /// Returns the headers of both versions of the PROXY protocol.

@@ -17,6 +17,7 @@ mod filters;
 pub mod fuzz;
 mod handover;
 mod http;
+mod lazy_timer;
 mod listener;
 mod listener_state;
 mod metrics;

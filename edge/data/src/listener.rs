@@ -81,7 +81,8 @@ impl Socket {
 /// A socket that is served.
 #[derive(Debug)]
 pub(crate) struct RunningListener {
-    pub(crate) socket: Socket,
+    /// None if another process accepts from it.
+    socket: Option<Socket>,
     state: Arc<ListenerState>,
 }
 
@@ -115,12 +116,23 @@ impl RunningListener {
                 shared.tasks.spawn(serving);
             }
         }
-        RunningListener { socket, state }
+        RunningListener { socket: Some(socket), state }
+    }
+
+    /// Returns the socket, unless another process has taken it over.
+    pub(crate) fn socket(&self) -> Option<&Socket> {
+        self.socket.as_ref()
     }
 
     /// Takes over a new table. Requests in flight keep theirs.
     pub(crate) fn set_table(&self, table: Arc<Table>) {
         self.state.set_table(table);
+    }
+
+    /// Stops to accept, because another process accepts from the socket.
+    pub(crate) fn retire(&mut self) {
+        self.socket = None;
+        self.state.retire();
     }
 
     /// Stops to accept. Connections end with their requests, and after the grace period in any case.
@@ -134,12 +146,12 @@ impl RunningListener {
     }
 }
 
-/// Accepts connections until the listener drains.
+/// Accepts connections until another process does, or the listener drains.
 async fn accept(listener: Arc<TcpListener>, gate: Gate, state: Arc<ListenerState>, shared: Arc<Shared>) {
     loop {
         let accepted = tokio::select! {
             accepted = gate.accept(&*listener) => accepted,
-            () = state.drained() => return,
+            () = state.retired() => return,
         };
         let (stream, slot) = accepted;
         shared.metrics.connected("tcp");

@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::access_log::AccessLog;
 use crate::backend::Backend;
+use crate::lazy_timer::LazyTimer;
 use crate::metrics::Metrics;
 use crate::policy::rate::Limiters;
 
@@ -35,10 +36,11 @@ pub(crate) struct Shared {
 }
 
 /// Returns the settings of HTTP connections of clients. A client of HTTP/1 that closed its side for writing still gets its
-/// answer. Bodies of HTTP/2 get more room than 64 KiB on their way.
+/// answer. Its timeouts are late by some seconds. Bodies of HTTP/2 get more room than 64 KiB on their way.
 fn http() -> Builder<TokioExecutor> {
     let mut builder = corten_listen::http();
-    builder.http1().half_close(true);
+    builder.http1().half_close(true).timer(LazyTimer);
+    builder.http2().timer(LazyTimer);
     builder.http2().initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
     builder
 }

@@ -53,7 +53,7 @@ impl Sessions {
     }
 }
 
-/// Receives datagrams until the listener drains.
+/// Receives datagrams until another process does, or the listener drains.
 pub(crate) async fn serve(
     socket: Arc<UdpSocket>,
     listener: Arc<ListenerState>,
@@ -65,7 +65,7 @@ pub(crate) async fn serve(
     loop {
         let received = tokio::select! {
             received = socket.recv_from(&mut buffer) => received,
-            () = listener.drained() => return,
+            () = listener.retired() => return,
         };
         let Ok((length, client)) = received else {
             // An error of an earlier answer; the next datagram may be well.

@@ -157,6 +157,39 @@ struct Leader {
     recorder: EventRecorder,
     /// The events that were written, so that each is written once.
     recorded: BTreeSet<(String, String)>,
+    renewals: Renewals,
+}
+
+/// The times at which this process first saw each Lease as it is now.
+///
+/// A Lease expires by the clock of its reader, as leases of elections do. After an outage of the API server all Leases
+/// are old; their nodes serve on, and get the time of a Lease to renew it.
+#[derive(Default)]
+struct Renewals(BTreeMap<String, Renewal>);
+
+struct Renewal {
+    renew_time: String,
+    seen: Timestamp,
+}
+
+impl Renewals {
+    /// Returns the Leases with the times at which they were seen in the place of their own.
+    fn observe(&mut self, leases: Vec<Arc<Object>>, now: Timestamp) -> Vec<(String, Value)> {
+        let mut renewals = BTreeMap::new();
+        let mut observed = Vec::new();
+        for lease in leases {
+            let name = lease.header.name.clone();
+            let mut value = lease.value();
+            let renew_time = value["spec"]["renewTime"].as_str().unwrap_or_default().to_owned();
+            let known = self.0.remove(&name).filter(|known| known.renew_time == renew_time);
+            let renewal = known.unwrap_or(Renewal { renew_time, seen: now });
+            value["spec"]["renewTime"] = corten_meta::time::rfc3339_micro(renewal.seen).into();
+            observed.push((name.clone(), value));
+            renewals.insert(name, renewal);
+        }
+        self.0 = renewals;
+        observed
+    }
 }
 
 impl Leader {
@@ -169,7 +202,18 @@ impl Leader {
         let all = [&leases, &nodes, &slices, &roles];
         let subscriptions = all.map(|cache| cache.subscribe_with(world.bell())).into();
         let recorder = EventRecorder::new(client.clone(), "gateway-controller", "");
-        Leader { config, client, leases, nodes, slices, roles, subscriptions, recorder, recorded: BTreeSet::new() }
+        Leader {
+            config,
+            client,
+            leases,
+            nodes,
+            slices,
+            roles,
+            subscriptions,
+            recorder,
+            recorded: BTreeSet::new(),
+            renewals: Renewals::default(),
+        }
     }
 
     fn take_changes(&mut self) {
@@ -179,13 +223,13 @@ impl Leader {
     }
 
     /// Returns the nodes whose Lease has not expired, with the Gateways that they serve.
-    fn nodes(&self, now: Timestamp) -> BTreeMap<String, DataNode> {
-        let node = |lease: Arc<Object>| {
-            let name = lease.header.name.clone();
+    fn nodes(&mut self, now: Timestamp) -> BTreeMap<String, DataNode> {
+        let leases = self.renewals.observe(self.leases.all(), now);
+        let node = |(name, lease): (String, Value)| {
             let node = self.nodes.get(&Key::new("", name.clone()))?;
-            data_node(&lease.value(), &node.value(), now).map(|node| (name, node))
+            data_node(&lease, &node.value(), now).map(|node| (name, node))
         };
-        self.leases.all().into_iter().filter_map(node).collect()
+        leases.into_iter().filter_map(node).collect()
     }
 
     /// Writes events that are new. Those of objects that no longer cause them are forgotten.
@@ -417,6 +461,28 @@ fn data_node(lease: &Value, node: &Value, now: Timestamp) -> Option<DataNode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lease_that_was_old_when_it_was_first_seen_has_its_time_to_be_renewed() {
+        let lease = |renew_time: &str| {
+            let value = json!({
+                "metadata": {"name": "a", "annotations": {SERVES: "{}"}},
+                "spec": {"renewTime": renew_time, "leaseDurationSeconds": 40},
+            });
+            Arc::new(Object::from_value(&value, 1).expect("an object"))
+        };
+        let start: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+        let mut renewals = Renewals::default();
+        let mut is_alive = |second: i64, renew_time: &str| {
+            let now = start + jiff::SignedDuration::from_secs(second);
+            let observed = renewals.observe(vec![lease(renew_time)], now);
+            observed.iter().all(|(_, lease)| served_by(lease, now).is_some())
+        };
+        assert!(is_alive(0, "2025-12-31T00:00:00.000000Z"));
+        assert!(is_alive(40, "2025-12-31T00:00:00.000000Z"));
+        assert!(!is_alive(41, "2025-12-31T00:00:00.000000Z"));
+        assert!(is_alive(50, "2025-12-31T00:10:00.000000Z"), "a renewal counts, whatever the clock of its node says");
+    }
 
     #[test]
     fn a_node_is_ready_until_its_lease_expires() {

@@ -15,6 +15,7 @@ use corten_routing::{BackendKey, Configuration, Endpoint, Endpoints, ListenerKey
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::objects::{Objects, ServicePort};
 use crate::resolve::{self, NAMESPACE};
@@ -27,6 +28,9 @@ pub const LEASE_SECONDS: i64 = 40;
 const RENEW_PERIOD: Duration = Duration::from_secs(10);
 /// Changes that come within this time are resolved together.
 const SETTLE: Duration = Duration::from_millis(5);
+/// The time limit of the first table for the Secrets that it needs: a host whose certificate is still to come refuses
+/// its clients.
+const FIRST_SECRETS: Duration = Duration::from_secs(2);
 /// The pause before ports that could not be bound are tried again, and before a failed write of the Lease is.
 const RETRY: Duration = Duration::from_secs(1);
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -48,8 +52,18 @@ pub fn leases() -> Kind {
     Kind::new("coordination.k8s.io", "v1", "leases", true)
 }
 
+/// The signals that end the data half of a node.
+#[derive(Clone, Debug, Default)]
+pub struct Signals {
+    /// The end of the data half: its Lease is deleted.
+    pub shutdown: CancellationToken,
+    /// The takeover by another process, which writes the Lease from now on. Routes and endpoints are followed as before.
+    pub retired: CancellationToken,
+}
+
 /// Serves the cluster's Gateways and Ingresses on a node until shutdown.
-pub async fn run(node: String, client: Client, data: Arc<dyn DataHalf>, shutdown: CancellationToken) {
+pub async fn run(node: String, client: Client, data: Arc<dyn DataHalf>, signals: Signals) {
+    let shutdown = signals.shutdown.clone();
     let Some(mut world) = World::open(client.clone(), shutdown.clone()).await else { return };
     let slices = Slices::new(world.caches().dynamic(&endpoint_slices()));
     tokio::select! {
@@ -58,10 +72,11 @@ pub async fn run(node: String, client: Client, data: Arc<dyn DataHalf>, shutdown
     }
     let mut changed_slices = slices.cache.subscribe_with(world.bell());
     let report = Arc::new(Report { node, client, serves: std::sync::Mutex::default(), changed: Notify::new() });
-    let reporter = tokio::spawn(report.clone().run(shutdown.clone()));
+    let reporter = AbortOnDropHandle::new(tokio::spawn(report.clone().run(signals)));
     let mut served: BTreeMap<BackendKey, Endpoints> = BTreeMap::new();
     let bell = world.bell().clone();
     let mut is_stale = true;
+    let mut is_first = true;
     while !shutdown.is_cancelled() {
         let mut services = BTreeSet::new();
         while let Some(change) = changed_slices.try_next() {
@@ -70,6 +85,10 @@ pub async fn run(node: String, client: Client, data: Arc<dyn DataHalf>, shutdown
         if world.take_changes() || is_stale {
             let resolved = resolve::resolve(world.objects(), "");
             world.follow(&resolved.references);
+            if std::mem::take(&mut is_first) {
+                let _ = tokio::time::timeout(FIRST_SECRETS, world.followed()).await;
+                continue;
+            }
             // Endpoints come before the routes that name them, so that no request finds none.
             served.retain(|backend, _| resolved.configuration.backends.contains_key(backend));
             for backend in resolved.configuration.backends.keys() {
@@ -201,9 +220,12 @@ impl Report {
         }
     }
 
-    /// Renews the Lease until shutdown, and deletes it then.
-    async fn run(self: Arc<Self>, shutdown: CancellationToken) {
-        self.renew(&shutdown).await;
+    /// Renews the Lease until shutdown, and deletes it then; a Lease that another process writes stays.
+    async fn run(self: Arc<Self>, signals: Signals) {
+        tokio::select! {
+            () = self.renew(&signals.shutdown) => {}
+            () = signals.retired.cancelled() => return,
+        }
         let options = corten_client::DeleteOptions::default();
         let deleted = self.client.dynamic(&leases());
         let deleted = deleted.delete(NAMESPACE, &self.node, &options);

@@ -197,6 +197,11 @@ pub fn filter(filter: &Filter) -> String {
             format!("gets pages of {:?} from Service {}", pages.statuses, pages.backend.service)
         }
         Filter::Respond(response) => format!("answers with {}", response.status),
+        Filter::AnyOf(conditions) => {
+            let words: Vec<String> = conditions.iter().map(self::filter).collect();
+            format!("one of: {}", words.join("; "))
+        }
+        Filter::Origin(_) => "changes redirects and cookies of the backend".to_owned(),
     }
 }
 

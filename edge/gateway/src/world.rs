@@ -143,6 +143,7 @@ impl ByName {
 
 /// A watch of one object.
 struct OneObject {
+    cache: Arc<Cache>,
     subscription: Subscription,
     stop: CancellationToken,
 }
@@ -216,6 +217,14 @@ impl World {
         any
     }
 
+    /// Waits until the Secrets and ConfigMaps that are followed have been read. One that may not be read yet keeps it
+    /// waiting, so the caller sets a time limit.
+    pub async fn followed(&self) {
+        for one in self.by_name.values() {
+            one.cache.synced().await;
+        }
+    }
+
     /// Watches the Secrets and ConfigMaps that are named now, and no others.
     pub fn follow(&mut self, references: &References) {
         let secrets = references.secrets.iter().map(|key| (ByName::Secret, key.clone()));
@@ -241,7 +250,7 @@ impl World {
             let options = ListOptions::fields(format!("metadata.name={}", key.name));
             let cache = caches.resource(&kind.kind(), &key.namespace, options);
             let subscription = cache.subscribe_with(&self.bell);
-            self.by_name.insert(place, OneObject { subscription, stop });
+            self.by_name.insert(place, OneObject { cache, subscription, stop });
         }
     }
 }

@@ -33,6 +33,28 @@ pub enum Filter {
     ErrorPages(Arc<ErrorPages>),
     /// Every request is answered with this response.
     Respond(Arc<FixedResponse>),
+    /// One of these lets the request pass; the answer of the last is the client's otherwise.
+    AnyOf(Arc<[Filter]>),
+    /// Redirects and cookies of the backend name other addresses.
+    Origin(Arc<OriginChange>),
+}
+
+/// Changes of the addresses that responses name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OriginChange {
+    /// The beginning of URLs in Location and Refresh.
+    pub redirect: Option<Replacement>,
+    /// The attribute Domain of cookies.
+    pub cookie_domain: Option<Replacement>,
+    /// The beginning of the attribute Path of cookies.
+    pub cookie_path: Option<Replacement>,
+}
+
+/// A string, and the one that replaces it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replacement {
+    pub from: Arc<str>,
+    pub to: Arc<str>,
 }
 
 /// Headers: set, then add, then remove.

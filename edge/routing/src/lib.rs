@@ -18,7 +18,7 @@ pub use backend::{
     Backend, BackendKey, BackendProtocol, BackendRef, BackendTls, Endpoint, Endpoints, ProxyVersion,
     TrustedCertificates,
 };
-pub use filter::{Cors, Filter, HeaderChange, Mirror, PathChange, Redirect};
+pub use filter::{Cors, Filter, HeaderChange, Mirror, OriginChange, PathChange, Redirect, Replacement};
 pub use host::{HostPattern, Hosts};
 pub use http::{HeaderMatch, HttpRule, PathMatch, QueryMatch, Request, Retry, StringMatch, Timeouts};
 pub use index::{HttpHost, MatchedRule};

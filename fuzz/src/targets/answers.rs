@@ -40,10 +40,10 @@ fn admission_seeds() -> Vec<Vec<u8>> {
 }
 
 fn admission(input: &[u8]) {
-    let _ = corten_apiserver::fuzz::admission_answer(input, "v1");
-    let _ = corten_apiserver::fuzz::admission_answer(input, "v1beta1");
+    let _ = corten_admission::fuzz::admission_answer(input, "v1");
+    let _ = corten_admission::fuzz::admission_answer(input, "v1beta1");
     if let Some(review) = json(input) {
-        let code = corten_apiserver::fuzz::denial(&review["response"]["status"]);
+        let code = corten_admission::fuzz::denial(&review["response"]["status"]);
         assert!(code >= 400, "a denial is an error");
     }
 }

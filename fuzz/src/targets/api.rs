@@ -172,8 +172,8 @@ fn validation(input: &[u8]) {
     }
     let _ = kind.validate_update(&object, &given);
     let _ = kind.validate_status_update(&object, &given);
-    let _ = kind.behaviour.cells(&object, corten_meta::time::now());
-    kind.drop_gated(&mut object);
+    let _ = kind.cells(&object, corten_meta::time::now());
+    kind.drop_gated(&mut object, None);
     kind.settle(&mut object);
 }
 

@@ -7,6 +7,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "edge-path", seeds: path_seeds, run: path },
     Target { name: "edge-proxy-header", seeds: header_seeds, run: proxy_header },
     Target { name: "edge-credentials", seeds: credential_seeds, run: credentials },
+    Target { name: "edge-response", seeds: response_seeds, run: response },
 ];
 
 fn path_seeds() -> Vec<Vec<u8>> {
@@ -54,4 +55,24 @@ fn credentials(input: &[u8]) {
     assert!(!corten_edge::fuzz::accepts_credentials(token), "the user has no password");
     // A key set that the fuzzer chose may have a key that it knows; only survival counts.
     let _ = corten_edge::fuzz::accepts_token(keys, token);
+}
+
+fn response_seeds() -> Vec<Vec<u8>> {
+    texts(&[
+        "2HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc",
+        "4HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x\r\nab\r\n0\r\nt: v\r\n\r\n",
+        "5HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 304 Not Modified\r\nConnection: keep-alive\r\n\r\n",
+        "6HTTP/1.1 200 OK\r\n\r\nuntil the end",
+    ])
+}
+
+/// A response is the same however the network cuts it into pieces.
+fn response(input: &[u8]) {
+    let Some((first, response)) = input.split_first() else { return };
+    let is_head = first % 2 == 1;
+    let read = |length: usize| corten_edge::fuzz::read_response(response, is_head, length);
+    let whole = read(response.len());
+    for length in [1, usize::from(*first)] {
+        assert_eq!(read(length), whole, "pieces of {length} bytes");
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use corten_cel::{Env, Type};
 use corten_meta::{
-    FieldSelector, GroupVersion, IntOrString, Object, Quantity, Selector, Status, codec, go, names, parse_wire, time,
+    FieldSelector, GroupVersion, Object, Quantity, Selector, Status, codec, go, names, parse_wire, time,
 };
 use serde_json::json;
 
@@ -174,7 +174,6 @@ fn name(input: &[u8]) {
         names::dns1035_label,
         names::qualified_name,
         names::label_value,
-        names::env_var_name,
         names::relaxed_env_var_name,
         names::config_map_key,
         names::port_name,
@@ -185,7 +184,6 @@ fn name(input: &[u8]) {
     for rule in rules {
         let _ = rule(text);
     }
-    let _ = IntOrString::parse(text).scaled_value(i32::MAX, true);
     let _ = text.parse::<corten_network::Cidr>();
     let _ =
         corten_network::Limits::of(&BTreeMap::from([("kubernetes.io/egress-bandwidth".to_owned(), text.to_owned())]));

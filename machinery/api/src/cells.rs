@@ -54,11 +54,6 @@ pub(crate) fn name(object: &Value) -> Value {
     text(object, "/metadata/name").into()
 }
 
-/// Returns the row of a kind without columns of its own.
-pub(crate) fn name_and_age(object: &Value, now: Timestamp) -> Vec<Value> {
-    vec![name(object), age(object, now)]
-}
-
 /// Returns container names and images, each joined by commas.
 pub(crate) fn containers(object: &Value, pod_spec: &str) -> [Value; 2] {
     let containers = list(object, &format!("{pod_spec}/containers"));
@@ -107,7 +102,24 @@ pub(crate) fn count(items: &[Value]) -> Value {
     json!(items.len())
 }
 
-/// Returns the row of upstream's fallback printer: the creation time itself, not the age.
-pub(crate) fn name_and_creation(object: &Value) -> Vec<Value> {
-    vec![name(object), text(object, "/metadata/creationTimestamp").into()]
+/// Returns a cell by its source: a pointer to a string, with a fallback after a bar, or the form of another value with
+/// its pointer in parentheses.
+pub(crate) fn cell(source: &str, object: &Value, now: Timestamp) -> Value {
+    let Some((form, pointer)) = source.strip_suffix(')').and_then(|source| source.split_once('(')) else {
+        let (pointer, fallback) = source.split_once('|').unwrap_or((source, ""));
+        return or(text(object, pointer), fallback).into();
+    };
+    match form {
+        "age" => age(object, now),
+        "number" => number(object, pointer).into(),
+        "bool" => boolean(object, pointer).into(),
+        "count" => count(list(object, pointer)),
+        "join" => join(list(object, pointer).iter().filter_map(Value::as_str)).into(),
+        "labels" => format_labels(object.pointer(pointer)).into(),
+        "selector" => format_selector(object.pointer(pointer)).into(),
+        "value" => object.pointer(pointer).cloned().unwrap_or_else(|| "<none>".into()),
+        "names" => containers(object, pointer)[0].take(),
+        "images" => containers(object, pointer)[1].take(),
+        _ => Value::Null,
+    }
 }

@@ -20,6 +20,7 @@ use corten_meta::{Object, Value};
 use jiff::Timestamp;
 pub use serving::{ScaleServing, Serving};
 
+use crate::emulation::{self, MinorVersion};
 use crate::rules;
 
 /// The verbs of a resource that is stored and served in full, as discovery lists them.
@@ -46,7 +47,7 @@ pub struct Kind {
     pub subresources: Vec<Subresource>,
     /// The type's name in the schema table, e.g. `io.k8s.api.apps.v1.Deployment`.
     pub schema: String,
-    /// The columns of `kubectl get`, in the order of [`Behaviour::cells`].
+    /// The columns of `kubectl get`, in the order of [`Kind::cells`].
     pub columns: Vec<Column>,
     /// The fields that a field selector may name, beyond `metadata.name` and `metadata.namespace`.
     pub selectable_fields: Vec<String>,
@@ -55,6 +56,8 @@ pub struct Kind {
     /// The warning of every request for a deprecated kind.
     pub deprecation: Option<std::borrow::Cow<'static, str>>,
     pub behaviour: Arc<dyn Behaviour>,
+    /// The version of Kubernetes whose fields and rules the kind has.
+    pub emulated: MinorVersion,
 }
 
 /// The storage of a kind's objects.
@@ -72,7 +75,7 @@ pub enum Storage {
 }
 
 /// The rules of the API server for objects of this kind beyond the common path.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
     /// Whether there is a status subresource: a write of the object keeps status, a write of status keeps the rest.
     pub has_status: bool,
@@ -133,9 +136,10 @@ pub struct Rules {
 }
 
 /// The rule of a kind's names; the checks themselves are in [`objectmeta`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum NameRule {
     /// RFC 1123 subdomain, the rule of most kinds.
+    #[default]
     Subdomain,
     /// RFC 1123 subdomain, with the messages of upstream's newer rules.
     SubdomainInBytes,
@@ -230,7 +234,7 @@ pub trait Behaviour: Send + Sync {
     fn prepare_status_update(&self, _new: &mut Value, _old: &Value, _now: Timestamp) {}
     /// Returns the section of the validation table with the kind's rules. Its parts `create`, `update` and `status` are
     /// the rules of new objects and of changes.
-    fn rules(&self) -> &'static str {
+    fn rules(&self) -> &str {
         ""
     }
     /// Returns the errors of the object alone, without those of its metadata.
@@ -268,9 +272,9 @@ pub trait Behaviour: Send + Sync {
     fn prepare_delete(&self, _object: &mut Value, _now: Timestamp) {}
     /// Adds the fields that upstream writes into an empty object, beyond the zeros of its type.
     fn empty(&self, _object: &mut Value) {}
-    /// Returns the row of `kubectl get`, in the order of [`Kind::columns`].
-    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        crate::cells::name_and_age(object, now)
+    /// Returns the row of `kubectl get`, in the order of [`Kind::columns`]; an empty one if the columns have sources.
+    fn cells(&self, _object: &Value, _now: Timestamp) -> Vec<Value> {
+        Vec::new()
     }
     /// Returns the annotations that belong to this version and not to the object: its row in a table has none of them.
     fn annotations_of_version(&self) -> &'static [&'static str] {
@@ -339,6 +343,15 @@ pub type Projection = fn(&Object) -> Value;
 pub struct Plain;
 impl Behaviour for Plain {}
 
+/// A kind whose only logic is the section of its type in the validation table.
+pub(crate) struct Ruled(String);
+
+impl Behaviour for Ruled {
+    fn rules(&self) -> &str {
+        &self.0
+    }
+}
+
 impl Kind {
     /// Makes a stored, namespaced resource of the core group's schema package with every verb and no subresource.
     pub fn new(group: &str, version: &str, kind: &str, plural: &str) -> Kind {
@@ -355,41 +368,24 @@ impl Kind {
             verbs: FULL_VERBS.to_vec(),
             subresources: Vec::new(),
             schema: schema_name(group, version, kind),
-            columns: vec![Column::new("Name", "string").format("name"), Column::new("Age", "string")],
+            columns: Vec::new(),
             selectable_fields: Vec::new(),
             storage: Storage::Stored { prefix: format!("/registry/{plural}"), hub: None },
-            rules: Rules {
-                has_status: false,
-                status_keeps_metadata: false,
-                status_takes: &[],
-                status_keeps_labels: false,
-                status_needs_spec: false,
-                is_owned_as_sent: false,
-                is_defaulted_as_sent: false,
-                labels_from_template: false,
-                status_apply_creates: false,
-                status_keeps_owners: false,
-                is_spec_reset: false,
-                status_on_create: false,
-                kept_of_new_status: &[],
-                generation: false,
-                counts_empty: false,
-                counts_gated: false,
-                allow_create_on_update: false,
-                allow_unconditional_update: true,
-                graceful_delete: false,
-                returns_deleted: false,
-                orphan_by_default: false,
-                is_without_dependents: false,
-                is_marked_by_time: false,
-                delete_warning: None,
-                name_rule: NameRule::Subdomain,
-                rows_by: None,
-                status_has_no_rows: false,
-            },
+            rules: Rules { allow_unconditional_update: true, ..Rules::default() },
             deprecation: None,
             behaviour: Arc::new(Plain),
+            emulated: MinorVersion::NEWEST,
         }
+        .table("Name, Age")
+    }
+
+    /// Returns the row of `kubectl get`.
+    pub fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let own = self.behaviour.cells(object, now);
+        if !own.is_empty() {
+            return own;
+        }
+        self.columns.iter().map(|column| crate::cells::cell(&column.source, object, now)).collect()
     }
 
     /// Returns `apps/v1`, or `v1` for the core group.
@@ -402,7 +398,6 @@ impl Kind {
         self.schema.is_empty()
     }
 
-    /// Returns the subresource of this name.
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|s| s.name == name)
     }
@@ -454,9 +449,11 @@ impl Kind {
         crate::schema::fill_zeros(&self.schema, object);
     }
 
-    /// Removes the fields of disabled features: after authentication, before validation.
-    pub fn drop_gated(&self, object: &mut Value) {
+    /// Removes the fields of disabled features, before validation; those that the emulated version lacks stay in use
+    /// if the stored object uses them.
+    pub fn drop_gated(&self, object: &mut Value, old: Option<&Value>) {
         crate::schema::drop_gated(&self.schema, object);
+        emulation::drop_later_fields(self, object, old);
     }
 
     /// Returns an empty object of this kind, as upstream writes it.
@@ -489,7 +486,9 @@ impl Kind {
 
     /// Returns every error of a new object: its metadata's and its own.
     pub fn validate(&self, object: &Value) -> Vec<FieldError> {
-        self.shown(update::validate_new(self, object))
+        let mut errors = update::validate_new(self, object);
+        errors.extend(emulation::validate(self, object, None));
+        self.shown(errors)
     }
 
     /// Returns every error of an update: the metadata's, the new object's and the change's.

@@ -74,9 +74,12 @@ mod tests {
         let now = jiff::Timestamp::UNIX_EPOCH;
         for kind in kinds() {
             let empty = serde_json::json!({"metadata": {"name": "x"}});
-            let cells = kind.behaviour.cells(&empty, now);
+            let cells = kind.cells(&empty, now);
             let more = usize::from(kind.kind == "IPAddress");
             assert_eq!(cells.len(), kind.columns.len() + more, "{kind:?}: {cells:?}");
+            let has_sources = kind.columns.iter().all(|column| !column.source.is_empty());
+            assert!(has_sources || !kind.behaviour.cells(&empty, now).is_empty(), "{kind:?}");
+            assert!(!has_sources || cells.iter().all(|cell| !cell.is_null()), "{kind:?}: {cells:?}");
         }
     }
 }

@@ -135,7 +135,6 @@ const CODE: &[(&str, Code)] = &[
     ("windows_user", Present(security_validation::windows_user)),
 ];
 
-/// Returns the rule of a name.
 pub(crate) fn rule_in_code(name: &str) -> Option<Code> {
     CODE.iter().find(|(known, _)| *known == name).map(|(_, code)| *code)
 }

@@ -6,8 +6,11 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use corten_api::MinorVersion;
 use corten_api::openapi::{group_versions, openapi_v2, openapi_v3, root_paths, root_v3, undescribed};
 use serde_json::Value;
+
+const NEWEST: MinorVersion = MinorVersion::NEWEST;
 
 fn data() -> Option<PathBuf> {
     let folder = std::env::var_os("KUBERNETES_FACTS").map(PathBuf::from);
@@ -92,7 +95,7 @@ fn defaulting_and_rows_never_fail_and_defaulting_settles() {
         let mut twice = once.clone();
         kind.default(&mut twice);
         assert_eq!(once, twice, "{schema}");
-        let cells = kind.behaviour.cells(&once, jiff::Timestamp::UNIX_EPOCH);
+        let cells = kind.cells(&once, jiff::Timestamp::UNIX_EPOCH);
         // The age of an address has no column.
         assert_eq!(cells.len(), kind.columns.len() + usize::from(kind.kind == "IPAddress"), "{schema}");
         kind.validate(&once);
@@ -186,13 +189,13 @@ fn assert_equal(place: &str, wanted: &Value, found: &Value) {
 #[test]
 fn openapi_documents_are_equal() {
     let Some(folder) = data() else { return };
-    for group_version in group_versions() {
-        let ours = openapi_v3(&group_version, &undescribed).unwrap();
+    for group_version in group_versions(NEWEST) {
+        let ours = openapi_v3(NEWEST, &group_version, &undescribed).unwrap();
         assert_equal(&group_version, &upstream_document(&folder, &group_version), &ours);
     }
-    for root in root_paths() {
+    for root in root_paths(NEWEST) {
         let name = format!("{}_openapi.json", root.replace('/', "__"));
-        assert_equal(&root, &published(&folder, &name), &root_v3(&root, &undescribed));
+        assert_equal(&root, &published(&folder, &name), &root_v3(NEWEST, &root, &undescribed));
     }
 }
 
@@ -217,7 +220,7 @@ fn resolve_parameters(part: &mut Value, shared: &Value) {
 fn the_old_openapi_document_is_equal() {
     let Some(folder) = data() else { return };
     let wanted = read(&folder.join("openapi/swagger.json"));
-    let found = openapi_v2(&undescribed);
+    let found = openapi_v2(NEWEST, &undescribed);
     let shared = wanted["parameters"].clone();
     for part in ["paths", "definitions"] {
         for (name, found) in found[part].as_object().unwrap() {

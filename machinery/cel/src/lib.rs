@@ -9,6 +9,7 @@
 mod ast;
 mod check;
 mod compile;
+pub mod conditions;
 mod declare;
 pub mod device;
 pub mod durations;

@@ -19,9 +19,6 @@ pub enum Error {
     /// A quantity is invalid.
     #[error("{0}")]
     Quantity(&'static str),
-    /// An int-or-string is neither an integer nor a percentage.
-    #[error("{0}")]
-    IntOrString(String),
     /// A JSON patch is malformed: the request is bad.
     #[error("{0}")]
     BadPatch(String),

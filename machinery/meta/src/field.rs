@@ -42,7 +42,6 @@ impl fmt::Display for Path {
     }
 }
 
-/// The kind of a field error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     NotFound,
@@ -222,12 +221,12 @@ fn counted(count: usize, unit: &str) -> String {
 
 /// Joins several errors into one message: `[a, b]` without repeats. A single error has no brackets; no errors are
 /// `None`.
-pub fn aggregate(errors: &[FieldError]) -> Option<String> {
+pub fn aggregate(errors: &[impl ToString]) -> Option<String> {
     let mut messages: Vec<String> = Vec::new();
     for error in errors {
-        let text = error.to_string();
-        if !messages.contains(&text) {
-            messages.push(text);
+        let message = error.to_string();
+        if !messages.contains(&message) {
+            messages.push(message);
         }
     }
     match messages.len() {

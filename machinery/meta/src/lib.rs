@@ -11,7 +11,6 @@ pub mod error;
 pub mod field;
 pub mod field_selector;
 pub mod go;
-pub mod int_or_string;
 pub mod interned;
 pub mod labels;
 pub mod metrics;
@@ -36,7 +35,6 @@ pub use codec::{Decoded, decode_json, decode_yaml, decode_yaml_leniently, encode
 pub use error::Error;
 pub use field::{ErrorKind, FieldError, Path};
 pub use field_selector::FieldSelector;
-pub use int_or_string::IntOrString;
 pub use interned::Labels;
 pub use labels::Selector;
 pub use names::{GroupKind, GroupResource, GroupVersion, GroupVersionKind, GroupVersionResource};

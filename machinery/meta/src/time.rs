@@ -70,20 +70,6 @@ fn pair(big: i64, big_unit: &str, small: i64, small_unit: &str) -> String {
     if small == 0 { format!("{big}{big_unit}") } else { format!("{big}{big_unit}{small}{small_unit}") }
 }
 
-/// Formats an age with one figure, as some older columns print it.
-pub fn short_human_duration(age: SignedDuration) -> String {
-    let seconds = age.as_secs();
-    match seconds {
-        s if s < -1 => "<invalid>".into(),
-        s if s < 0 => "0s".into(),
-        s if s < 60 => format!("{s}s"),
-        s if s < 3600 => format!("{}m", s / 60),
-        s if s < 86_400 => format!("{}h", s / 3600),
-        s if s < 86_400 * 365 => format!("{}d", s / 86_400),
-        s => format!("{}y", s / 86_400 / 365),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,9 +103,6 @@ mod tests {
             (10 * 365 * DAY, "10y"),
         ] {
             assert_eq!(human_duration(SignedDuration::from_secs(seconds)), expected, "{seconds}");
-        }
-        for (seconds, expected) in [(59, "59s"), (60, "1m"), (HOUR, "1h"), (DAY, "1d"), (365 * DAY, "1y")] {
-            assert_eq!(short_human_duration(SignedDuration::from_secs(seconds)), expected);
         }
     }
 

@@ -158,7 +158,6 @@ fn cut_and_heal(cable: &str, from: &Path, to: &Path, address: IpAddr) {
     connect(HEALED).unwrap();
 }
 
-/// Makes the namespaces of two nodes.
 async fn two_namespaces(config: &namespace_node::Config) -> Vec<NodeNamespace> {
     let mut made = Vec::new();
     for index in 0..2 {

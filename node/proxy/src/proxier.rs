@@ -101,7 +101,6 @@ impl Proxier {
         })
     }
 
-    /// Returns the IP family of this proxier.
     pub fn version(&self) -> IpFamily {
         self.book.ip
     }

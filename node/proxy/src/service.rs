@@ -18,7 +18,6 @@ pub struct ServiceKey {
     pub name: String,
 }
 
-/// A port of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServicePort {
     pub name: String,

@@ -26,7 +26,6 @@ pub struct SlicePort {
     pub port: u16,
 }
 
-/// An endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Endpoint {
     pub address: IpAddr,

@@ -11,11 +11,8 @@ use std::path::PathBuf;
 pub struct PodNetworkRequest {
     /// The sandbox, unique on this node and over time.
     pub sandbox_id: String,
-    /// The pod's namespace.
     pub namespace: String,
-    /// The pod's name.
     pub name: String,
-    /// The pod's uid.
     pub uid: String,
     /// The path where the network namespace is pinned; open it and `setns`.
     pub netns_path: PathBuf,

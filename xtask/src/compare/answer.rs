@@ -3,7 +3,6 @@
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// An answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     pub status: u16,

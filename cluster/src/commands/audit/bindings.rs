@@ -108,7 +108,6 @@ fn describe(binding: &Value, subjects: &[String]) -> String {
     format!("{kind} {name}{place} gives {role} to {}", subjects.join(", "))
 }
 
-/// Reports whether a list has a wildcard.
 pub fn has_wildcard(list: &Value) -> bool {
     list.as_array().into_iter().flatten().any(|known| known == "*")
 }

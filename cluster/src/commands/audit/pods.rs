@@ -18,7 +18,6 @@ pub enum Level {
     Restricted,
 }
 
-/// Returns the pods of users.
 pub fn of_users(facts: &Facts) -> impl Iterator<Item = &Value> {
     facts.objects.pods.iter().filter(|pod| !SYSTEM.contains(&namespace(pod)))
 }
@@ -32,7 +31,6 @@ pub fn name(pod: &Value) -> String {
     format!("{}/{}", namespace(pod), pod["metadata"]["name"].as_str().unwrap_or_default())
 }
 
-/// Returns all containers of a pod.
 pub fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
     ["initContainers", "containers", "ephemeralContainers"]
         .into_iter()

@@ -94,8 +94,14 @@ impl World {
 
     /// Makes a world of so many machines.
     pub fn with(etcd: &Path, flags: &[&str], machines: usize) -> World {
+        World::of(etcd, flags, &vec![CORTEN; machines])
+    }
+
+    /// Makes a world of machines with these binaries.
+    pub fn of(etcd: &Path, flags: &[&str], binaries: &[&str]) -> World {
         let etcd = etcd.to_str().unwrap();
-        let servers: Vec<Cluster> = (0..machines).map(|_| Cluster::machine(CORTEN)).collect();
+        let machines = binaries.len();
+        let servers: Vec<Cluster> = binaries.iter().map(|binary| Cluster::machine(binary)).collect();
         for index in 1..servers.len() {
             servers[index - 1].machine.connect(&servers[index].machine, ADDRESSES[index]);
         }
@@ -105,7 +111,7 @@ impl World {
             join(&servers[index], &servers[0], NAMES[index], etcd, flags);
         }
         members(&servers[0], &["one", "three", "two"]);
-        let agent = Cluster::machine(CORTEN);
+        let agent = Cluster::machine(binaries[0]);
         servers[machines - 1].machine.connect(&agent.machine, "10.88.0.5");
         let command = servers[0].corten(&["token", "create", "--print-join-command"]);
         let process = Agent::start(&agent, &[&words(&command)[..], &["--node-name", "agent"]].concat());
@@ -416,9 +422,15 @@ fn print_failures(failures: &[Failure]) {
 
 /// Restarts every server, one after the other, under load; panics if a request through the balancer failed.
 pub fn rolling_restart(world: &World, seed: u64, rate: u64) {
+    rolling_exchange(world, seed, rate, &|_| {});
+}
+
+/// Restarts every server after `exchange` prepared its machine, as [`rolling_restart`] does.
+pub fn rolling_exchange(world: &World, seed: u64, rate: u64, exchange: &(dyn Fn(usize) + Sync)) {
     let load = world.under_load(seed, rate, |load| {
         for (target, name) in NAMES.iter().enumerate().take(FIRST) {
             std::thread::sleep(CALM);
+            exchange(target);
             let began = load.now();
             world.restart(target);
             world.recovered();

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use corten_managed_fields::own_status;
 use corten_meta::{Object, Status, Value};
 use corten_store::Expect;
 use futures::future::join_all;
@@ -28,7 +29,6 @@ pub use remote::Remote;
 
 use crate::config::{Config, ProxyClient};
 use crate::discovery::{Published, RemoteDocuments, RemoteVersion};
-use crate::managed_fields::own_status;
 use crate::metrics::{Exposition, UNAVAILABLE_API_SERVICE};
 use crate::registry::Registry;
 use availability::{Condition, check};
@@ -249,7 +249,7 @@ async fn record(registry: &Registry, object: &Arc<Object>, service: &Value, cond
         let resource = registry.required(GROUP, "v1", PLURAL)?;
         // The group versions of this server itself are always available; their status has no field manager.
         if service.pointer("/spec/service").is_some_and(Value::is_object) {
-            own_status(&resource, service, &mut new, now);
+            own_status(&resource.kind, service, &mut new, now);
         }
         registry.write(&resource, &new, Expect::ModRevision(object.revision), Vec::new()).await
     };

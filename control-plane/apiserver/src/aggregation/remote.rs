@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use bytes::Bytes;
+use corten_access::User;
 use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header};
@@ -16,7 +17,6 @@ use rustls_pki_types::ServerName;
 
 use crate::config::ProxyClient;
 use crate::outbound::{self, Identity, Outbound};
-use crate::user::User;
 
 /// The timeout of a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
+use corten_access::Verb;
 use corten_meta::{Status, Value};
 use http::HeaderMap;
 use serde_json::json;
 
 use crate::body::{Body, Reply};
 use crate::context::{Context, Level};
-use crate::verb::Verb;
 
 /// The maximum size of an object in an event.
 const MAX_OBJECT: usize = 1024 * 1024;

@@ -1,11 +1,11 @@
 //! The audit policy: the audit level of each request. Pure.
 
+use corten_access::User;
 use corten_meta::Value;
 use corten_meta::quote::quote;
 
 use crate::context::Level;
 use crate::request::RequestInfo;
-use crate::user::User;
 
 const STAGES: &[&str] = &["RequestReceived", "ResponseStarted", "ResponseComplete", "Panic"];
 

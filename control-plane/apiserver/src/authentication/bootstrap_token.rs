@@ -1,10 +1,10 @@
 //! Bootstrap tokens: `id.secret`, stored as a Secret in kube-system, with which a node joins.
 
 use base64::Engine;
+use corten_access::User;
 use corten_meta::Value;
 
 use crate::registry::Registry;
-use crate::user::User;
 
 /// Returns the user of a bootstrap token; `None` if the token is no bootstrap token, an error if it is invalid.
 pub(super) fn authenticate(registry: &Registry, token: &str) -> Option<Result<User, String>> {

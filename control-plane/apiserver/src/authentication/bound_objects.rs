@@ -1,10 +1,10 @@
 //! The objects that a ServiceAccount token is bound to: the token is valid only while they exist.
 
+use corten_access::User;
 use corten_meta::Value;
 use corten_meta::quote::quote;
 
 use crate::registry::Registry;
-use crate::user::User;
 
 /// Checks the bound objects and returns the user.
 pub(super) async fn check_bindings(registry: &Registry, claims: &Value) -> Result<User, String> {

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::user::User;
+use corten_access::User;
 
 /// The extra key that identifies the credential of a request.
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
@@ -32,7 +32,6 @@ pub fn user_of_certificate(der: &[u8]) -> Option<User> {
     Some(User { name, groups, extra, ..User::default() }.authenticated())
 }
 
-/// Returns the expiry of a DER certificate.
 pub fn expiry_of_certificate(der: &[u8]) -> Option<jiff::Timestamp> {
     let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
     jiff::Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()

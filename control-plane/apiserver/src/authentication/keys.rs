@@ -26,7 +26,6 @@ enum Pair {
     Rsa(RsaKeyPair),
 }
 
-/// A key pair.
 pub struct Key {
     pair: Pair,
     /// The key id: the hash of the public key, as upstream computes it.

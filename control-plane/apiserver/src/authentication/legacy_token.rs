@@ -5,12 +5,12 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use corten_access::User;
 use corten_meta::{Status, Value};
 use corten_store::Expect;
 
 use super::bound_objects::check_alive;
 use crate::registry::Registry;
-use crate::user::User;
 
 /// The issuer in the tokens of Secrets.
 pub const ISSUER: &str = "kubernetes/serviceaccount";

@@ -19,6 +19,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use corten_access::User;
 use corten_meta::quote::quote_list;
 use corten_meta::{Status, Value};
 use tokio_util::sync::CancellationToken;
@@ -31,8 +32,8 @@ use crate::config::Config;
 use crate::context::Context;
 use crate::error::Error;
 use crate::metrics::{AUTHENTICATION_CONFIGURATION, LEGACY_TOKENS, Metrics, VALID_TOKENS};
+use crate::peer::{Identity, Peer};
 use crate::registry::Registry;
-use crate::user::{Identity, Peer, User};
 use oidc::Issuers;
 use token::{Authenticated, Tokens};
 use webhook::TokenWebhook;

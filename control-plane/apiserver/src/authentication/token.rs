@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64URL;
+use corten_access::User;
 use corten_meta::Value;
 use corten_meta::quote::{quote, quote_list};
 use serde_json::json;
@@ -17,7 +18,6 @@ use super::keys::Key;
 use super::legacy_token;
 use crate::config::Config;
 use crate::error::Error;
-use crate::user::User;
 
 /// The reason for refusing a string that is no token.
 pub const NOT_A_TOKEN: &str = "not a token";

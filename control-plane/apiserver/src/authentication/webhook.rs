@@ -6,13 +6,13 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use corten_access::User;
 use corten_meta::Value;
 use serde_json::json;
 
 use crate::config::RemoteServer;
 use crate::error::Error;
 use crate::outbound::Caller;
-use crate::user::User;
 
 /// The lifetime and the maximum number of cached answers.
 const CACHE_LIFETIME: Duration = Duration::from_secs(120);

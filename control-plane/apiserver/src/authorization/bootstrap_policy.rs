@@ -4,10 +4,9 @@
 //! Each start adds missing rules and subjects again, unless an object's annotation disables the update. Additional ones
 //! are kept.
 
+use corten_access::Rule;
 use corten_meta::Value;
 use serde_json::{Map, json};
-
-use super::rbac::Rule;
 
 const TABLE: &str = include_str!("bootstrap_policy.tbl");
 pub const GROUP: &str = "rbac.authorization.k8s.io";

@@ -4,11 +4,11 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use corten_cel::conditions::{Condition, compile};
 use corten_meta::{FieldError, Path, Value};
 
 use super::webhook::{ENV, Times, Webhook};
 use super::{Authorizer, Decision};
-use crate::conditions::compile;
 use crate::config::Authorization;
 use crate::outbound::Caller;
 
@@ -164,7 +164,7 @@ impl Reader<'_> {
         value.to_owned()
     }
 
-    fn conditions(&mut self, conditions: &[Value], path: &Path) -> Vec<crate::conditions::Condition> {
+    fn conditions(&mut self, conditions: &[Value], path: &Path) -> Vec<Condition> {
         let path = path.child("matchConditions");
         if conditions.len() > 64 {
             self.errors.push(FieldError::too_many(&path, conditions.len(), 64));

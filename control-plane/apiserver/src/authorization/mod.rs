@@ -13,76 +13,16 @@ pub(crate) mod webhook;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use corten_meta::quote::quote;
-use corten_meta::{GroupResource, Status};
+use corten_access::{Attributes, forbidden};
+use corten_meta::Status;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, Config};
 use crate::error::Error;
 use crate::metrics::{AUTHORIZATION_CONFIGURATION, Metrics};
 use crate::registry::Registry;
-use crate::request::RequestInfo;
-use crate::user::User;
-use crate::verb::Verb;
 use rbac::{Policy, Rbac};
 use webhook::Webhook;
-
-/// The attributes of a request. Non-resource requests have a path and no resource.
-#[derive(Clone, Debug)]
-pub struct Attributes<'a> {
-    pub user: &'a User,
-    pub verb: &'a str,
-    pub is_resource: bool,
-    pub group: &'a str,
-    pub resource: &'a str,
-    pub subresource: &'a str,
-    pub namespace: &'a str,
-    pub name: &'a str,
-    pub path: &'a str,
-    pub version: &'a str,
-    /// The selectors of a list, a watch or the deletion of a collection, unparsed.
-    pub field_selector: &'a str,
-    pub label_selector: &'a str,
-}
-
-impl<'a> Attributes<'a> {
-    /// Makes the attributes of a resource request, to be filled in.
-    pub fn resource(user: &'a User, verb: &'a str) -> Attributes<'a> {
-        Attributes {
-            user,
-            verb,
-            is_resource: true,
-            group: "",
-            resource: "",
-            subresource: "",
-            namespace: "",
-            name: "",
-            path: "",
-            version: "",
-            field_selector: "",
-            label_selector: "",
-        }
-    }
-
-    pub fn of_request(user: &'a User, info: &'a RequestInfo) -> Attributes<'a> {
-        let selects = matches!(info.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
-        let selector = |key: &str| info.query.get(key).filter(|_| selects).unwrap_or_default();
-        Attributes {
-            user,
-            verb: info.verb.as_str(),
-            is_resource: info.is_resource,
-            group: &info.group,
-            resource: &info.resource,
-            subresource: &info.subresource,
-            namespace: &info.namespace,
-            name: &info.name,
-            path: &info.path,
-            version: &info.version,
-            field_selector: selector("fieldSelector"),
-            label_selector: selector("labelSelector"),
-        }
-    }
-}
 
 /// The decision of one authorizer, or of all together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -247,7 +187,6 @@ impl Authorization {
 /// The authorizers of a configuration, in their order.
 pub struct Authorizers(Vec<Authorizer>);
 
-/// An authorizer.
 pub enum Authorizer {
     AlwaysAllow,
     AlwaysDeny,
@@ -257,7 +196,6 @@ pub enum Authorizer {
 }
 
 impl Authorizer {
-    /// Returns the index of the authorizer in the metrics.
     fn metric_index(&self) -> usize {
         match self {
             Authorizer::AlwaysAllow => 0,
@@ -293,33 +231,4 @@ impl Authorizers {
     pub fn has_webhook(&self) -> bool {
         self.0.iter().any(|authorizer| matches!(authorizer, Authorizer::Webhook(_)))
     }
-}
-
-/// Returns the 403 error of a refused request.
-pub fn forbidden(attributes: &Attributes<'_>, reason: &str) -> Status {
-    let message = forbidden_message(attributes).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    let message = if reason.is_empty() { message } else { format!("{message}: {reason}") };
-    let resource = GroupResource { group: attributes.group.to_owned(), resource: attributes.resource.to_owned() };
-    Status::forbidden(&resource, attributes.name, &message)
-}
-
-fn forbidden_message(a: &Attributes<'_>) -> String {
-    let user = &a.user.name;
-    if !a.is_resource {
-        return format!("User {user} cannot {} path {}", a.verb, quote(&a.path), user = quote(user));
-    }
-    let resource =
-        if a.subresource.is_empty() { a.resource.to_owned() } else { format!("{}/{}", a.resource, a.subresource) };
-    let scope = if a.namespace.is_empty() {
-        "at the cluster scope".to_owned()
-    } else {
-        format!("in the namespace {}", quote(&a.namespace))
-    };
-    format!(
-        "User {user} cannot {} resource {resource} in API group {} {scope}",
-        a.verb,
-        quote(&a.group),
-        user = quote(user),
-        resource = quote(&resource)
-    )
 }

@@ -3,11 +3,11 @@
 //! These are its own Node, Lease and pods; and those Secrets, ConfigMaps, claims, volumes and ServiceAccounts that a
 //! pod of the node uses. For the rest, the rules are those of the `system:node` role. Reasons are in upstream's words.
 
+use corten_access::{Attributes, Rule, refers_to};
 use corten_meta::quote::quote;
 use corten_meta::{FieldSelector, Selector, Value};
 
-use super::rbac::Rule;
-use super::{Attributes, Decision, Verdict};
+use super::{Decision, Verdict};
 use crate::cache::Filter;
 use crate::registry::Registry;
 
@@ -241,48 +241,6 @@ fn has_ephemeral_claim(pod: &Value, claim: &str) -> bool {
     let volume = claim.strip_prefix(corten_meta::name(pod)).and_then(|rest| rest.strip_prefix('-'));
     let mut volumes = pod.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
     volume.is_some_and(|name| volumes.any(|volume| volume["name"] == name && volume.get("ephemeral").is_some()))
-}
-
-/// Reports whether a pod spec refers to the object in any field.
-fn refers_to(spec: &Value, resource: &str, name: &str) -> bool {
-    let fields = reference_fields(resource);
-    walk(spec, &mut |parent, value| fields.iter().any(|(key, field)| parent == *key && value[*field] == name))
-}
-
-/// Reports whether a pod spec refers to any object of the resource.
-pub fn refers_to_any(spec: &Value, resource: &str) -> bool {
-    let fields = reference_fields(resource);
-    walk(spec, &mut |parent, value| fields.iter().any(|(key, field)| parent == *key && value[*field].is_string()))
-}
-
-/// Returns the fields of a pod spec that refer to objects of a resource: the key of the reference, and its field.
-fn reference_fields(resource: &str) -> &'static [(&'static str, &'static str)] {
-    match resource {
-        "secrets" => &[
-            ("secretKeyRef", "name"),
-            ("secretRef", "name"),
-            ("secret", "secretName"),
-            ("secret", "name"),
-            ("imagePullSecrets", "name"),
-            ("nodePublishSecretRef", "name"),
-            ("azureFile", "secretName"),
-        ],
-        "configmaps" => &[("configMapKeyRef", "name"), ("configMapRef", "name"), ("configMap", "name")],
-        "resourceclaims" => &[("resourceClaims", "resourceClaimName")],
-        _ => &[("persistentVolumeClaim", "claimName")],
-    }
-}
-
-/// Reports whether any object below `value` satisfies `found`, which gets the object's key.
-fn walk(value: &Value, found: &mut dyn FnMut(&str, &Value) -> bool) -> bool {
-    match value {
-        Value::Object(map) => map.iter().any(|(key, child)| match child {
-            Value::Array(items) => items.iter().any(|item| found(key, item) || walk(item, found)),
-            _ => found(key, child) || walk(child, found),
-        }),
-        Value::Array(items) => items.iter().any(|item| walk(item, found)),
-        _ => false,
-    }
 }
 
 #[cfg(test)]

@@ -7,14 +7,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use corten_access::Attributes;
+use corten_cel::conditions::{Condition, all_hold};
 use corten_cel::{Env, Type, Value as Cel};
 use corten_meta::field_selector::FieldRequirement;
 use corten_meta::labels::{Operator, Requirement};
 use corten_meta::{FieldSelector, Selector, Value};
 use serde_json::json;
 
-use super::{Attributes, Decision, Verdict};
-use crate::conditions::{Condition, all_hold};
+use super::{Decision, Verdict};
 use crate::metrics::{
     AUTHORIZATION_CONDITION_ERRORS, AUTHORIZATION_CONDITION_EXCLUSIONS, AUTHORIZATION_CONDITION_SECONDS,
     AUTHORIZATION_DECISIONS, AUTHORIZATION_WEBHOOK, AUTHORIZATION_WEBHOOK_FAIL_OPEN, AUTHORIZATION_WEBHOOK_SECONDS,
@@ -261,8 +262,8 @@ fn label_requirement(requirement: &Requirement) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conditions::compile;
-    use crate::user::User;
+    use corten_access::User;
+    use corten_cel::conditions::compile;
 
     #[test]
     fn a_review_has_all_attributes() {

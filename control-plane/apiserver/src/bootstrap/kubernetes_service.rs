@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use corten_admission::allocation::{AddressRange, ip_address};
 use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 use corten_store::{Expect, Op};
@@ -12,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::Wanted;
 use super::server_addresses::{self, PORT_NAME, ServerAddress};
-use crate::allocation::{AddressRange, ip_address};
 use crate::config::Config;
 use crate::core::Core;
 use crate::error::Error;

@@ -12,6 +12,7 @@ mod resource_metrics;
 mod server_addresses;
 mod site;
 
+use corten_managed_fields::{apply_status, own_created};
 use corten_meta::{Status, Value};
 use corten_store::{Expect, Op, Outcome, Range};
 use serde_json::json;
@@ -20,7 +21,6 @@ use crate::authorization::bootstrap_policy;
 use crate::config::Trust;
 use crate::core::Core;
 use crate::error::Error;
-use crate::managed_fields::{apply_status, own_created};
 use crate::registry::Resource;
 
 /// An object that must exist.
@@ -209,13 +209,13 @@ fn complete(resource: &Resource, wanted: Wanted, now: jiff::Timestamp) -> Value 
     }
     kind.default(&mut object);
     // The server is the field manager of the objects that it creates.
-    own_created(resource, &mut object, wanted.author, now);
+    own_created(&resource.kind, &mut object, wanted.author, now);
     for (field, value) in wanted.allocated.as_object().into_iter().flatten() {
         object["spec"][field] = value.clone();
     }
     kind.behaviour.prepare_create(&mut object);
     let Some(status) = status else { return object };
-    let owned = wanted.status_author.and_then(|manager| apply_status(resource, &object, &status, manager, now));
+    let owned = wanted.status_author.and_then(|manager| apply_status(&resource.kind, &object, &status, manager, now));
     let mut object = owned.unwrap_or_else(|| {
         object["status"] = status;
         object

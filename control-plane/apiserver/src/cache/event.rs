@@ -7,7 +7,6 @@ use corten_meta::{Object, Status};
 
 use super::resource::Change;
 
-/// One event of a watch.
 #[derive(Clone, Debug)]
 pub enum WatchEvent {
     Added(Arc<Object>),

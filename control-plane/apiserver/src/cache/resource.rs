@@ -230,7 +230,6 @@ pub struct Chunk {
     pub sizes: Vec<usize>,
 }
 
-/// One resource.
 pub struct ResourceCache {
     /// The kind as it is stored.
     pub kind: Arc<Kind>,
@@ -280,7 +279,6 @@ impl ResourceCache {
         Snapshot { items: state.items.clone(), revision: state.revision.max(at_least) }
     }
 
-    /// Returns an object.
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<Object>> {
         let state = self.read();
         state.items.get(&self.key(namespace, name)).map(|item| Arc::clone(&item.object))

@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Mutex;
 
 use bytes::Bytes;
+use corten_access::User;
 use corten_meta::quote::quote;
 
-use crate::user::{Peer, User};
+use crate::peer::Peer;
 
 /// The level of an audit rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,6 +5,7 @@ mod audit_record;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use corten_access::User;
 use corten_meta::Status;
 use http::{HeaderMap, HeaderValue};
 
@@ -15,7 +16,6 @@ use crate::registry::Resource;
 use crate::registry::request_conversions::RequestConversions;
 use crate::request::RequestInfo;
 use crate::response::IncludeObject;
-use crate::user::User;
 use crate::warnings::Warnings;
 
 /// A request after authentication: its user, its target, and the form of its response.

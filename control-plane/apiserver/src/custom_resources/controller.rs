@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use corten_api::Kind;
+use corten_managed_fields::own_status;
 use corten_meta::{Object, Status, Value};
 use corten_store::Expect;
 use tokio::sync::Notify;
@@ -16,7 +17,6 @@ use super::known::{Kinds, Known};
 use super::{GROUP, PLURAL, finalizer};
 use crate::discovery::Published;
 use crate::follow::follow;
-use crate::managed_fields::own_status;
 use crate::registry::conversion_webhook::is_unresolved;
 use crate::registry::{Registry, Resource, Written};
 
@@ -84,7 +84,7 @@ impl Controller {
                 let taken = Taken::in_group(&known.names.group, names);
                 let now = jiff::Timestamp::now();
                 if let Some(mut accepted) = crd::accepted(&crd, &taken, now) {
-                    own_status(&resource, &crd, &mut accepted, now);
+                    own_status(&resource.kind, &crd, &mut accepted, now);
                     is_served = crd::is_served(&accepted);
                     own = known.kinds(&accepted);
                     newly_accepted.push(Names::of(&accepted));

@@ -242,7 +242,6 @@ struct Condition<'a> {
     message: &'a str,
 }
 
-/// Sets a condition.
 fn set_condition(crd: &mut Value, condition: Condition<'_>, now: jiff::Timestamp) {
     let Condition { kind, is_true, reason, message } = condition;
     let mut conditions: Vec<Value> =

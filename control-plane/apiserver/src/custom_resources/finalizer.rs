@@ -8,13 +8,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use corten_managed_fields::own_status;
 use corten_meta::{Object, Status, Value};
 use corten_store::{Expect, Op, Range, Revision};
 use tokio::sync::watch;
 
 use super::crd;
 use super::known::Known;
-use crate::managed_fields::own_status;
 use crate::registry::{Registry, Resource, store_status};
 
 /// Notifies of changes of the objects that delay the deletion of a CRD.
@@ -115,7 +115,7 @@ async fn set_terminating(registry: &Registry, crds: &Resource, object: &Object, 
     let Some(mut new) = crd::terminating(crd, true, "InstanceDeletionInProgress", message) else {
         return Ok(false);
     };
-    own_status(crds, crd, &mut new, jiff::Timestamp::now());
+    own_status(&crds.kind, crd, &mut new, jiff::Timestamp::now());
     registry.write(crds, &new, Expect::ModRevision(object.revision), Vec::new()).await?;
     Ok(true)
 }
@@ -152,7 +152,7 @@ async fn finish(
     };
     let updated = crd::terminating(crd, false, reason, message);
     let mut rest = updated.unwrap_or_else(|| crd.clone());
-    own_status(crds, crd, &mut rest, jiff::Timestamp::now());
+    own_status(&crds.kind, crd, &mut rest, jiff::Timestamp::now());
     corten_meta::set(&mut rest, "/metadata/finalizers", serde_json::json!(finalizers));
     registry.write(crds, &rest, Expect::ModRevision(object.revision), deletions).await?;
     Ok(())

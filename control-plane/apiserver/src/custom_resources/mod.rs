@@ -7,13 +7,14 @@ mod controller;
 mod crd;
 mod finalizer;
 mod known;
+mod rules;
 
+use corten_admission::Objects;
 use corten_api::Kind;
 
 pub use controller::Controller;
-pub use crd::validate_bundle;
-
-use crate::registry::Registry;
+use crd::validate_bundle;
+pub use rules::CustomResourceRules;
 
 const GROUP: &str = "apiextensions.k8s.io";
 const PLURAL: &str = "customresourcedefinitions";
@@ -22,9 +23,9 @@ const PLURAL: &str = "customresourcedefinitions";
 pub const TERMINATING: &str = "create not allowed while custom resource definition is terminating";
 
 /// Reports whether the objects of a kind are being deleted, because its CRD is.
-pub fn is_terminating(registry: &Registry, kind: &Kind) -> bool {
+fn is_terminating(objects: &dyn Objects, kind: &Kind) -> bool {
     let name = format!("{}.{}", kind.plural, kind.group);
-    let crd = registry.cached(GROUP, "v1", PLURAL, "", &name);
+    let crd = objects.cached(GROUP, PLURAL, "", &name);
     let deleted = crd.filter(|crd| crd.header.deletion_timestamp.is_some());
     deleted.is_some_and(|crd| crd::is_terminating(&crd.value()))
 }

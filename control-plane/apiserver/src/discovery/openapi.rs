@@ -9,8 +9,8 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use corten_api::Kind;
 use corten_api::openapi::{custom_v2, custom_v3, encode_v2, encode_v3, openapi_v2, openapi_v3, root_paths, root_v3};
+use corten_api::{Kind, MinorVersion};
 use corten_descriptions::Descriptions;
 use corten_meta::Value;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -63,6 +63,8 @@ struct Version2 {
 pub struct OpenApi {
     /// The group version of each path below `/openapi/v3/`: `api/v1` is `v1`, `apis/apps/v1` is `apps/v1`.
     paths: BTreeMap<String, String>,
+    /// The version of Kubernetes whose kinds are published.
+    emulated: MinorVersion,
     v3: OnceLock<BTreeMap<String, Document>>,
     v2: OnceLock<Version2>,
     custom: ArcSwap<Custom>,
@@ -99,6 +101,7 @@ impl OpenApi {
         let built_in = resources.iter().filter(|r| !r.kind.schema.is_empty());
         OpenApi {
             paths: built_in.map(|r| path_of(&r.kind)).collect(),
+            emulated: resources.iter().map(|r| r.kind.emulated).min().unwrap_or_default(),
             v3: OnceLock::new(),
             v2: OnceLock::new(),
             custom: ArcSwap::default(),
@@ -182,12 +185,12 @@ impl OpenApi {
         let custom = Arc::clone(custom);
         let making = tokio::task::spawn_blocking(move || {
             if v2 {
-                let built_in = this.v2.get_or_init(make_v2);
+                let built_in = this.v2.get_or_init(|| make_v2(this.emulated));
                 if !custom.is_empty() {
                     custom.v2.get_or_init(|| join_v2(built_in, &custom));
                 }
             } else {
-                this.v3.get_or_init(|| make_v3(&this.paths));
+                this.v3.get_or_init(|| make_v3(this.emulated, &this.paths));
                 custom.v3.get_or_init(|| make_custom_v3(&custom));
             }
         });
@@ -317,17 +320,17 @@ fn not_acceptable() -> Reply {
     reply
 }
 
-fn make_v2() -> Version2 {
+fn make_v2(at: MinorVersion) -> Version2 {
     let descriptions = Descriptions::load();
-    let document = openapi_v2(&|of, field| descriptions.get(of, field));
+    let document = openapi_v2(at, &|of, field| descriptions.get(of, field));
     Version2 { json: Document::json(&document), protobuf: Document::new(PROTOBUF_V2.1, &encode_v2(&document)) }
 }
 
-fn make_v3(paths: &BTreeMap<String, String>) -> BTreeMap<String, Document> {
+fn make_v3(at: MinorVersion, paths: &BTreeMap<String, String>) -> BTreeMap<String, Document> {
     let descriptions = Descriptions::load();
-    let document = |group_version: &str| openapi_v3(group_version, &|of, field| descriptions.get(of, field));
-    let root = |path: &str| root_v3(path, &|of, field| descriptions.get(of, field));
-    let roots = root_paths().into_iter().map(|path| (path.clone(), Document::json(&root(&path))));
+    let document = |group_version: &str| openapi_v3(at, group_version, &|of, field| descriptions.get(of, field));
+    let root = |path: &str| root_v3(at, path, &|of, field| descriptions.get(of, field));
+    let roots = root_paths(at).into_iter().map(|path| (path.clone(), Document::json(&root(&path))));
     let versions = paths.iter().filter_map(|(path, gv)| Some((path.clone(), Document::json(&document(gv)?))));
     versions.chain(roots).collect()
 }

@@ -20,7 +20,6 @@ pub struct Rule {
     pub providers: Vec<ProviderConfig>,
 }
 
-/// A provider.
 #[derive(Debug)]
 pub enum ProviderConfig {
     Identity,

@@ -20,6 +20,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use corten_access::Verb;
+use corten_managed_fields::apply_status;
 use corten_meta::{Object, Status, Value};
 use corten_store::Expect;
 use http::HeaderValue;
@@ -34,10 +36,8 @@ use crate::bootstrap;
 use crate::bootstrap::flow_control::CONSUMER;
 use crate::context::{Classified, Context};
 use crate::core::Core;
-use crate::managed_fields::apply_status;
 use crate::registry::Registry;
 use crate::request::RequestInfo;
-use crate::verb::Verb;
 use allocation::{Demand, allocate};
 use level::{Level, RequestDump, Settings};
 use schema::FlowSchema;
@@ -151,7 +151,6 @@ pub struct Admission {
     request: RequestDump,
 }
 
-/// Returns the request for dumps.
 fn request(schema: &FlowSchema, context: &Context) -> RequestDump {
     let user = &context.user;
     let info = &context.info;
@@ -246,7 +245,7 @@ async fn write_dangling(registry: &Registry, object: &Arc<Object>) -> Result<(),
     let resource = registry.required(GROUP, "v1", SCHEMAS)?;
     let condition = schema::dangling(&schema, level, exists, now);
     let status = condition.map(|condition| json!({ "conditions": [condition] }));
-    let Some(new) = status.and_then(|status| apply_status(&resource, &schema, &status, CONSUMER, now)) else {
+    let Some(new) = status.and_then(|status| apply_status(&resource.kind, &schema, &status, CONSUMER, now)) else {
         return Ok(());
     };
     // A conflicting write is a change that is reconciled again.

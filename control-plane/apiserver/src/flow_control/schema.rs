@@ -2,14 +2,13 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use corten_access::User;
 use corten_meta::quote::quote;
 use corten_meta::{Object, Value};
 use serde_json::json;
 
 use crate::request::RequestInfo;
-use crate::user::User;
 
-/// A FlowSchema.
 pub struct FlowSchema {
     pub name: String,
     pub uid: String,

@@ -37,55 +37,16 @@ pub const EVENT_SIZES: &[f64] = &[1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768
 /// The bounds of the durations of authentication and authorization, in seconds.
 pub const ACCESS_SECONDS: &[f64] =
     &[0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384];
-/// The bounds of calls of authorization webhooks, of admission webhooks, of match conditions, and of policies.
+/// The bounds of calls of authorization webhooks, and of their match conditions.
 const AUTHORIZATION_WEBHOOK_BOUNDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
-const WEBHOOK: &[f64] = &[0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0];
 const CONDITIONS: &[f64] = &[0.001, 0.005, 0.01, 0.025, 0.1, 0.2, 0.25];
 const WATCH_LIST: &[f64] =
     &[0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0];
 const JWT: &[f64] = &[0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
-const POLICY: &[f64] = &[0.000_000_5, 0.001, 0.01, 0.1, 1.0];
-/// The bounds of admission, in seconds.
-pub const ADMISSION: &[f64] = &[0.005, 0.025, 0.1, 0.5, 1.0, 2.5];
 /// The bounds of the wait for seats, in seconds.
 pub const WAIT_SECONDS: &[f64] = &[0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0];
 
 families! {
-    WEBHOOK_SECONDS = Histogram(WEBHOOK) "apiserver_admission_webhook_admission_duration_seconds"
-        ["name", "operation", "rejected", "type"],
-        "[STABLE] Admission webhook latency histogram in seconds, identified by name and broken out for each operation \
-         and API resource and type (validate or admit).";
-    WEBHOOK_REQUESTS = Counter "apiserver_admission_webhook_request_total"
-        ["code", "name", "operation", "rejected", "type"],
-        "[ALPHA] The number of calls of admission webhooks.";
-    WEBHOOK_REJECTIONS = Counter "apiserver_admission_webhook_rejection_count"
-        ["error_type", "name", "operation", "rejection_code", "type"],
-        "[ALPHA] The number of writes that webhooks rejected.";
-    WEBHOOK_FAIL_OPEN = Counter "apiserver_admission_webhook_fail_open_count" ["name", "type"],
-        "[ALPHA] The number of writes that were admitted although a webhook failed.";
-    CONDITION_SECONDS = Histogram(CONDITIONS) "apiserver_admission_match_condition_evaluation_seconds"
-        ["kind", "name", "operation", "type"],
-        "[ALPHA] The duration of evaluating match conditions.";
-    CONDITION_ERRORS = Counter "apiserver_admission_match_condition_evaluation_errors_total"
-        ["kind", "name", "operation", "type"],
-        "[ALPHA] The number of match conditions that failed to evaluate.";
-    CONDITION_EXCLUSIONS = Counter "apiserver_admission_match_condition_exclusions_total"
-        ["kind", "name", "operation", "type"],
-        "[ALPHA] The number of writes that match conditions excluded from a webhook or policy.";
-    VALIDATING_POLICY_CHECKS = Counter "apiserver_validating_admission_policy_check_total"
-        ["enforcement_action", "error_type", "policy", "policy_binding"],
-        "[BETA] Validation admission policy check total, labeled by policy and further identified by binding and \
-         enforcement action taken.";
-    VALIDATING_POLICY_SECONDS = Histogram(POLICY) "apiserver_validating_admission_policy_check_duration_seconds"
-        ["enforcement_action", "error_type", "policy", "policy_binding"],
-        "[BETA] Validation admission latency for individual validation expressions in seconds, labeled by policy and \
-         further including binding and enforcement action taken.";
-    MUTATING_POLICY_CHECKS = Counter "apiserver_mutating_admission_policy_check_total"
-        ["error_type", "policy", "policy_binding"],
-        "[ALPHA] The number of mutations by mutating policies.";
-    MUTATING_POLICY_SECONDS = Histogram(POLICY) "apiserver_mutating_admission_policy_check_duration_seconds"
-        ["error_type", "policy", "policy_binding"],
-        "[ALPHA] The duration of mutations by mutating policies.";
     AUTHORIZATION_DECISIONS = Counter "apiserver_authorization_decisions_total" ["decision", "name", "type"],
         "[ALPHA] The number of decisions of authorizers.";
     AUTHORIZATION_WEBHOOK = Counter "apiserver_authorization_webhook_evaluations_total" ["name", "result"],
@@ -105,9 +66,6 @@ families! {
     AUTHORIZATION_CONDITION_EXCLUSIONS = Counter "apiserver_authorization_match_condition_exclusions_total"
         ["name", "type"],
         "[ALPHA] The number of requests that match conditions excluded from an authorizer.";
-    POD_SECURITY_EVALUATIONS = Counter "pod_security_evaluations_total"
-        ["decision", "mode", "policy_level", "policy_version", "request_operation", "resource", "subresource"],
-        "[ALPHA] The number of Pod Security evaluations of pods and pod templates.";
     DEPRECATED_APIS = Gauge "apiserver_requested_deprecated_apis"
         ["group", "removed_release", "resource", "subresource", "version"],
         "[STABLE] Gauge of deprecated APIs that have been requested, broken out by API group, version, resource, \
@@ -198,14 +156,6 @@ families! {
         "[ALPHA] The number of authorizations, by result.";
     AUTHORIZATION_SECONDS = Histogram(ACCESS_SECONDS) "authorization_duration_seconds" ["result"],
         "[ALPHA] The duration of these attempts.";
-    ADMISSION_STEP_SECONDS = Histogram(ADMISSION) "apiserver_admission_step_admission_duration_seconds"
-        ["operation", "rejected", "type"],
-        "[STABLE] Admission sub-step latency histogram in seconds, broken out for each operation and API resource and \
-         step type (validate or admit).";
-    ADMISSION_PLUGIN_SECONDS = Histogram(ADMISSION) "apiserver_admission_controller_admission_duration_seconds"
-        ["name", "operation", "rejected", "type"],
-        "[STABLE] Admission controller latency histogram in seconds, identified by name and broken out for each \
-         operation and API resource and type (validate or admit).";
     UNAVAILABLE_API_SERVICE = Gauge "aggregator_unavailable_apiservice" ["name"],
         "[ALPHA] Whether an API of another server is unavailable.";
     CERTIFICATE_EXPIRATION = Histogram(CERTIFICATE_SECONDS) "apiserver_client_certificate_expiration_seconds" [],

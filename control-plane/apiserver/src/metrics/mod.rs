@@ -5,7 +5,6 @@
 
 mod access;
 pub mod families;
-mod histogram;
 pub mod process;
 mod requests;
 mod watches;
@@ -13,10 +12,9 @@ mod watches;
 use std::sync::atomic::AtomicU64;
 
 pub use access::*;
-pub use corten_meta::metrics::Exposition;
+pub use corten_meta::metrics::{Exposition, Histogram};
 use corten_meta::metrics::{HealthChecks, Registry};
 pub use families::*;
-pub use histogram::Histogram;
 pub use process::{render as process_metrics, started as process_started};
 pub use requests::{Request, Requests};
 pub use watches::WatchSeries;
@@ -33,8 +31,8 @@ pub struct Metrics {
     pub tls_handshake_errors: AtomicU64,
     /// The remaining lifetime of client certificates.
     pub certificates: Histogram<{ CERTIFICATE_SECONDS.len() }, 1>,
-    /// The rare series.
-    rare: Registry,
+    /// The rare series, and those of admission.
+    pub rare: Registry,
     /// The results of health checks, which have an endpoint of their own.
     pub health: HealthChecks,
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
+use corten_access::Verb;
 use corten_api::Kind;
 use http::{HeaderMap, Method};
 
@@ -12,7 +13,6 @@ use super::families::*;
 use super::{Exposition, Histogram};
 use crate::negotiation::media_type;
 use crate::request::RequestInfo;
-use crate::verb::Verb;
 
 /// Subresources that connect the client with another server.
 const CONNECTS: &[&str] = &["log", "exec", "portforward", "attach", "proxy"];
@@ -53,7 +53,6 @@ pub struct Request<'a> {
 }
 
 impl Requests {
-    /// Returns the series of a request.
     pub fn series(&self, request: &Request<'_>) -> Arc<Series> {
         let labels = Borrowed::of(request);
         let mut key = String::with_capacity(96);

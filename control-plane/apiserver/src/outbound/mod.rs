@@ -6,7 +6,6 @@
 
 mod caller;
 mod services;
-mod target;
 mod trust;
 
 use std::collections::HashMap;
@@ -14,6 +13,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+pub use corten_admission::ClientConfig;
+use corten_admission::Server;
 use corten_api::{Kind, Storage};
 use corten_meta::quote::quote;
 use corten_meta::{GroupResource, Status};
@@ -26,14 +27,12 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 pub use caller::Caller;
-pub use target::ClientConfig;
 pub use trust::{Identity, bundle_error, client_config, go_message, unverified_config};
 
 use crate::cache::{Caches, ResourceCache};
 use crate::config::Config;
 use crate::error::Error;
 use crate::tasks::Tasks;
-use target::Server;
 
 /// The time for which an unused connection is pooled.
 const IDLE: Duration = Duration::from_secs(90);

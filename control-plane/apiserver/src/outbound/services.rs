@@ -26,7 +26,7 @@ impl Outbound {
         let slices = self.endpoint_slices.list(namespace);
         let of_service = slices.iter().filter(|slice| is_of(slice, name));
         let candidates: Vec<(String, u16)> = of_service.flat_map(|slice| ready(&slice.value(), port_name)).collect();
-        let chosen = crate::allocation::random() as usize % candidates.len().max(1);
+        let chosen = uuid::Uuid::new_v4().as_u64_pair().1 as usize % candidates.len().max(1);
         let unavailable = || Status::service_unavailable(format!("no endpoints available for service {}", quote(name)));
         candidates.into_iter().nth(chosen).ok_or_else(unavailable)
     }

@@ -44,11 +44,11 @@ pub fn render(out: &mut Exposition, config: &Config) {
     let numbers: Vec<&str> = version.split('.').collect();
     let major = numbers.first().copied().unwrap_or_default();
     let minor = numbers.get(1).copied().unwrap_or_default();
-    let before = minor.parse::<u32>().unwrap_or(1).saturating_sub(1);
-    let api = format!("{major}.{minor}");
-    let compatible = format!("{major}.{before}");
+    let binary = format!("{major}.{minor}");
+    let emulated = config.emulated_version.to_string();
+    let compatible = config.emulated_version.min_compatibility().to_string();
     out.family(&VERSION_INFO);
-    out.sample(&VERSION_INFO, &[&api, "kube", &api, &compatible], 1.0);
+    out.sample(&VERSION_INFO, &[&binary, "kube", &emulated, &compatible], 1.0);
     out.family(&FEATURES_ENABLED);
     for (feature, stage) in FEATURES {
         let is_there = !OFF.contains(feature);

@@ -12,7 +12,6 @@ use crate::metrics::{Exposition, Histogram, OPERATIONS, process};
 use crate::registry::{Registry, Resource, Resources, Stored};
 use crate::server::Server;
 
-/// Renders all metrics.
 pub fn render(server: &Server) -> String {
     let metrics = &server.core.metrics;
     let registry = &server.core.registry;

@@ -10,13 +10,14 @@ pub fn version(config: &Config) -> serde_json::Value {
     let mut next = || numbers.next().unwrap_or_default().to_owned();
     let major = next();
     let minor = next();
+    let emulated = config.emulated_version;
     json!({
         "major": major,
         "minor": minor,
         "emulationMajor": major,
-        "emulationMinor": minor,
+        "emulationMinor": emulated.minor().to_string(),
         "minCompatibilityMajor": major,
-        "minCompatibilityMinor": minor.parse::<u32>().unwrap_or(1).saturating_sub(1).to_string(),
+        "minCompatibilityMinor": emulated.min_compatibility().minor().to_string(),
         "gitVersion": config.git_version,
         "gitCommit": config.git_commit,
         "gitTreeState": "clean",

@@ -84,10 +84,7 @@ fn form(header: &str, kind: &str) -> Option<Form> {
 
 /// Returns the versions of the server and of the API that it serves.
 fn versions(config: &Config) -> (String, String) {
-    let version = config.git_version.trim_start_matches('v');
-    let mut numbers = version.splitn(3, '.');
-    let mut next = || numbers.next().unwrap_or_default();
-    (version.to_owned(), format!("{}.{}", next(), next()))
+    (config.git_version.trim_start_matches('v').to_owned(), config.emulated_version.to_string())
 }
 
 fn add_status(page: &mut Value, server: &Server, context: &Context) {

@@ -1,13 +1,13 @@
 //! Impersonation: the `Impersonate-*` headers, each of which must be authorized.
 
+use corten_access::{Attributes, User};
 use corten_meta::Status;
 use corten_meta::quote::quote;
 use http::HeaderMap;
 
 use crate::authentication::header_string;
-use crate::authorization::{Attributes, Authorization};
+use crate::authorization::Authorization;
 use crate::request::percent_decode;
-use crate::user::User;
 
 const EXTRA: &str = "impersonate-extra-";
 

@@ -7,14 +7,15 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Mutex;
 use std::time::Instant;
 
+use corten_access::{User, Verb, forbidden};
+use corten_admission::Operation;
 use corten_meta::{Status, Value};
 use futures::FutureExt;
 use http::{HeaderValue, Request, header};
 
-use crate::admission;
 use crate::aggregation;
 use crate::authentication;
-use crate::authorization::{Attributes, Decision, Verdict, forbidden};
+use crate::authorization::{Decision, Verdict};
 use crate::body::{Body, Reply, RequestBody};
 use crate::context::{AuditRecord, Context};
 use crate::deadline;
@@ -23,14 +24,13 @@ use crate::flow_control::Seat;
 use crate::metrics::{self, CERTIFICATE_SECONDS, TERMINATIONS};
 use crate::negotiation::Accept;
 use crate::paths;
+use crate::peer::{Identity, Peer};
 use crate::registry::Resource;
 use crate::registry::request_conversions::RequestConversions;
 use crate::request::RequestInfo;
 use crate::response;
 use crate::server::Server;
 use crate::target::Target;
-use crate::user::{Identity, Peer, User};
-use crate::verb::Verb;
 use crate::websocket;
 use impersonation::impersonate;
 
@@ -127,7 +127,8 @@ impl Server {
         let namespace = context.info.namespace.as_str();
         let target = Target { core: &self.core, context: &context, resource, namespace, name: "" };
         for object in objects {
-            let mut attributes = admission::Attributes::new(&target, admission::Operation::Create, object, None);
+            let target = target.for_admission();
+            let mut attributes = corten_admission::Attributes::new(target, Operation::Create, object, None);
             self.admission.admit(&mut attributes).await?;
             self.admission.validate(&attributes).await?;
             self.admission.charge(&mut attributes).await?;
@@ -224,7 +225,7 @@ impl Server {
     }
 
     async fn authorize(&self, context: &mut Context) -> Result<(), Status> {
-        let attributes = Attributes::of_request(&context.user, &context.info);
+        let attributes = context.info.attributes(&context.user);
         let began = Instant::now();
         let Verdict { decision, reason } = self.core.authorization.decide(&attributes).await;
         self.core.metrics.authorized.count(decision.metric_index(), began.elapsed());

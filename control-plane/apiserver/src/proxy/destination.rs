@@ -5,9 +5,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use corten_admission::allocation::AddressRange;
 use corten_meta::address::is_global_unicast;
 
-use crate::allocation::AddressRange;
 use crate::config::Config;
 
 /// Metadata services of clouds, which give credentials to every process of the machine. Those at link-local addresses

@@ -283,7 +283,7 @@ async fn service_backend(
         let named = |p: &&Value| p["name"].as_str().unwrap_or_default() == port_name;
         let Some(number) = list(subset, "ports").iter().find(named).and_then(|p| p["port"].as_u64()) else { continue };
         let mut addresses = list(subset, "addresses");
-        let start = crate::allocation::random() as usize % addresses.len().max(1);
+        let start = uuid::Uuid::new_v4().as_u64_pair().1 as usize % addresses.len().max(1);
         addresses.rotate_left(start);
         for address in &addresses {
             if let Some(host) = address_of_pod(target, address).await {

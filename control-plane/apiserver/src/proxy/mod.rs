@@ -14,6 +14,7 @@ mod locate;
 mod log_socket;
 mod options;
 
+use corten_admission::Operation;
 use corten_api::Role;
 use corten_meta::Status;
 use http::{HeaderValue, Method, StatusCode, header};
@@ -22,7 +23,6 @@ pub use backend::{is_passed_on, join, passed};
 pub use fetch::fetch_from_kubelet;
 pub use kubelet::Kubelets;
 
-use crate::admission::Operation;
 use crate::body::{Body, Reply, RequestBody};
 use crate::websocket::is_upgrade;
 use crate::write::Scope;
@@ -31,7 +31,7 @@ use crate::write::Scope;
 pub async fn connect(target: &Scope<'_>, kubelets: &Kubelets, role: Role, body: RequestBody) -> Result<Reply, Status> {
     options::check(target, role)?;
     if role != Role::Log {
-        target.admission.pass(target, Operation::Connect, options::of_request(target, role)).await?;
+        target.admission.pass(target.for_admission(), Operation::Connect, options::of_request(target, role)).await?;
     }
     let backend = match role {
         Role::Proxy => {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corten_api::Kind;
+use corten_meta::field::aggregate;
 use corten_meta::quote::quote;
 use corten_meta::{Path, Status, Value};
 use serde_json::json;
 
-use crate::error::aggregate;
 use crate::outbound::{ClientConfig, Outbound, bundle_error};
 
 /// The time limit of a call of the webhook.
@@ -25,7 +25,6 @@ pub struct ConversionWebhook {
 }
 
 impl ConversionWebhook {
-    /// Returns the webhook of a kind, if it has one.
     pub fn of(kind: &Kind, outbound: &Arc<Outbound>) -> Option<Arc<ConversionWebhook>> {
         let webhook = kind.behaviour.conversion_webhook()?;
         let versions = webhook["conversionReviewVersions"].as_array().into_iter().flatten();
@@ -159,11 +158,10 @@ fn check_labels_or_annotations(field: &str, after: &Value, before: Option<&Value
     let errors = corten_api::objectmeta::validate_embedded(&around, &Path::root("metadata"));
     match errors.is_empty() {
         true => Ok(()),
-        false => Err(aggregate(errors.iter().map(ToString::to_string).collect())),
+        false => Err(aggregate(&errors).unwrap_or_default()),
     }
 }
 
-/// Returns the Go type of a value.
 fn go_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
+use corten_managed_fields::own_created;
 use corten_meta::{Object, Status, Value};
 use corten_store::Expect;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use crate::core::Core;
-use crate::managed_fields::own_created;
 use crate::registry::Written;
 
 /// The time after which a finding begins a new Event; upstream's.
@@ -108,7 +108,7 @@ impl Recorder {
             "type": "Warning",
         });
         resource.kind.default(&mut event);
-        own_created(&resource, &mut event, "kube-apiserver", now);
+        own_created(&resource.kind, &mut event, "kube-apiserver", now);
         core.registry.write(&resource, &event, Expect::Absent, Vec::new()).await?;
         self.recorded.insert(key, Recorded { name, namespace, last: now, count: 1 });
         Ok(())

@@ -13,16 +13,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use corten_admission::allocation::{AddressRange, PortBitmap, ip_address};
+use corten_managed_fields::own_created;
 use corten_meta::{Object, Status};
 use corten_store::{Expect, NO_LEASE, Op, Outcome};
 use tokio_util::sync::CancellationToken;
 
 use self::addresses::Step;
 use self::events::Recorder;
-use crate::allocation::{AddressRange, PortBitmap, ip_address};
 use crate::core::Core;
 use crate::error::store_status;
-use crate::managed_fields::own_created;
 use crate::metrics::{NODE_PORT_ERRORS, NODE_PORT_REPAIR_ERRORS};
 use crate::registry::Unserved;
 
@@ -148,7 +148,7 @@ async fn operation(core: &Core, finding: &addresses::Finding) -> Result<Option<O
     let ip = finding.address.as_str();
     let new = async |service: &Arc<Object>, expect| {
         let mut object = ip_address(ip, &service.header.namespace, &service.header.name, now);
-        own_created(&resource, &mut object, "kube-apiserver", now);
+        own_created(&resource.kind, &mut object, "kube-apiserver", now);
         registry.put(&resource, &object, expect).await.map(|(operation, _)| Some(operation))
     };
     match &finding.step {

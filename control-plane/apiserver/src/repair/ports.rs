@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use corten_admission::allocation::PortBitmap;
 use corten_meta::{Object, Value};
 
 use super::events::Finding as EventFinding;
-use crate::allocation::PortBitmap;
 
 /// The number of rounds in which a port without a Service must be found before it is free again: a Service that is being
 /// created may have it.
@@ -39,7 +39,6 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// Returns the Event of the finding.
     pub fn event(&self, (first, last): (u16, u16)) -> EventFinding {
         let port = self.port;
         let (reason, note) = match self.kind {

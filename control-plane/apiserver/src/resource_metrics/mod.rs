@@ -11,6 +11,7 @@ mod gather;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use corten_access::Verb;
 use corten_api::Kind;
 use corten_meta::{Object, Quantity, Status, Value, time};
 use http::StatusCode;
@@ -21,7 +22,6 @@ pub use gather::Gatherer;
 use crate::body::Reply;
 use crate::cache::Item;
 use crate::response::{self, ListMeta};
-use crate::verb::Verb;
 use crate::verbs::list;
 use crate::write::Scope;
 

@@ -51,7 +51,7 @@ fn column(kind: &Kind, column: &corten_api::Column) -> Value {
 
 fn row(accept: Accept, kind: &Kind, object: &Arc<Object>, include: IncludeObject, now: jiff::Timestamp) -> Value {
     let value = object.value();
-    let mut row = json!({ "cells": kind.behaviour.cells(&value, now) });
+    let mut row = json!({ "cells": kind.cells(&value, now) });
     if let Some((reason, message)) = kind.behaviour.completion(&value) {
         row["conditions"] = json!([{ "type": "Completed", "status": "True", "reason": reason, "message": message }]);
     }

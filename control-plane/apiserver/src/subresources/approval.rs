@@ -1,9 +1,9 @@
 //! `approval` of a CertificateSigningRequest: the Approved and Denied conditions, for users who may approve its signer.
 
+use corten_admission::check_signer;
 use corten_meta::{Status, Value};
 use serde_json::json;
 
-use crate::admission::check_signer;
 use crate::write::Scope;
 
 /// Checks that the user may approve this request's signer, which never changes.
@@ -11,7 +11,7 @@ pub async fn check(target: &Scope<'_>) -> Result<(), Status> {
     let request = target.core.registry.get(target.resource, target.namespace, target.name).await?;
     let signer = request.value();
     let signer = signer.pointer("/spec/signerName").and_then(Value::as_str).unwrap_or_default();
-    check_signer(target, "approve", signer).await
+    check_signer(&target.for_admission(), "approve", signer).await
 }
 
 /// Takes the approval conditions from the body.

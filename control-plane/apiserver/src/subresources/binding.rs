@@ -1,11 +1,11 @@
 //! `binding`: the scheduler's decision, written into the pod in one step.
 
+use corten_admission::Operation;
 use corten_meta::quote::quote;
 use corten_meta::{FieldError, GroupResource, Path, Status, Value};
 use http::StatusCode;
 use serde_json::json;
 
-use crate::admission::Operation;
 use crate::body::Reply;
 use crate::decode::{Expected, object};
 use crate::response;
@@ -31,7 +31,7 @@ pub async fn create(target: &Scope<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
     if !target.name.is_empty() && name != target.name {
         return Err(Status::bad_request("name in URL does not match name in Binding object"));
     }
-    let binding = target.admission.pass(target, Operation::Create, binding).await?;
+    let binding = target.admission.pass(target.for_admission(), Operation::Create, binding).await?;
     bind_pod(target, &binding).await
 }
 

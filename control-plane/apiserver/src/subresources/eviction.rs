@@ -1,11 +1,11 @@
 //! `eviction`: a deletion that respects PodDisruptionBudgets.
 
+use corten_admission::Operation;
 use corten_meta::{FieldError, GroupKind, GroupResource, Path, Selector, Status, Value};
 use http::StatusCode;
 use serde_json::json;
 
 use super::binding::set_condition;
-use crate::admission::Operation;
 use crate::body::Reply;
 use crate::decode::{Expected, object};
 use crate::response;
@@ -37,7 +37,7 @@ pub async fn create(target: &Scope<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
     }
     check_ignored(target, &eviction["deleteOptions"])?;
     check_dry_run(target, &eviction["deleteOptions"]["dryRun"])?;
-    let eviction = target.admission.pass(target, Operation::Create, eviction).await?;
+    let eviction = target.admission.pass(target.for_admission(), Operation::Create, eviction).await?;
     let options = DeleteOptions::from_value(target, eviction.get("deleteOptions").unwrap_or(&json!({})))?;
     let options = DeleteOptions { dry_run: options.dry_run || target.context.dry_run(), ..options };
     let pod = target.core.registry.get(target.resource, target.namespace, target.name).await?.value();

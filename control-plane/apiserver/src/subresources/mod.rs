@@ -7,16 +7,15 @@ pub mod parts;
 pub mod scale;
 pub mod token;
 
+use corten_access::{Attributes, Verb};
 use corten_api::{Role, Subresource};
+use corten_managed_fields::{managers_of, set_managers};
 use corten_meta::Status;
 
 use crate::authentication::token::Tokens;
-use crate::authorization::Attributes;
 use crate::body::{Reply, RequestBody};
-use crate::managed_fields::{managers_of, set_managers};
 use crate::proxy::Kubelets;
 use crate::request::RequestInfo;
-use crate::verb::Verb;
 use crate::verbs::apply::Apply;
 use crate::verbs::options::{Write, check_options};
 use crate::verbs::patch::{Patch, is_apply};
@@ -115,7 +114,7 @@ async fn check_stream(target: &Scope<'_>, role: Role) -> Result<(), Status> {
     if !matches!(role, Role::Exec | Role::Attach | Role::PortForward) || context.info.verb != Verb::Get {
         return Ok(());
     }
-    let attributes = Attributes { verb: "create", ..Attributes::of_request(&context.user, &context.info) };
+    let attributes = Attributes { verb: "create", ..context.info.attributes(&context.user) };
     target.core.authorization.check(&attributes).await
 }
 

@@ -5,8 +5,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use corten_access::Verb;
 use corten_api::{ScalePaths, ScaleServing};
-use corten_managed_fields::{Entry, Fields, Filter, Identity, Managers, Operation, Set, Type, Versions};
+use corten_managed_fields::{
+    Entry, Fields, Filter, Identity, Managers, Operation, Set, Type, Versions, managers_of, same_but_managers,
+    set_managers,
+};
 use corten_meta::quote::quote;
 use corten_meta::{Object, Status, Value};
 use http::StatusCode;
@@ -14,9 +18,7 @@ use serde_json::json;
 
 use crate::body::Reply;
 use crate::decode::{Expected, object};
-use crate::managed_fields::{managers_of, same_but_managers, set_managers};
 use crate::response;
-use crate::verb::Verb;
 use crate::verbs::apply::{Apply, checked_result};
 use crate::verbs::get::check_export;
 use crate::verbs::options::{Write, check_options};
@@ -42,7 +44,6 @@ const SCALE: Expected<'static> = Expected {
     is_merged: false,
 };
 
-/// Reads or writes the scale.
 pub async fn serve(target: &Scope<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     let paths = target.resource.kind.behaviour.scale().ok_or_else(Status::path_not_found)?;
     let parent = match target.context.info.verb {
@@ -320,7 +321,6 @@ fn check_replicas(paths: &ScalePaths, scale: &Value) -> Result<(), Status> {
     Err(Status::bad_request(format!("the spec replicas field {path} cannot be empty")))
 }
 
-/// Returns the scale of a parent.
 fn scale_of(paths: &ScalePaths, parent: &Value) -> Value {
     let number = |path: &str| parent.pointer(&pointer(path)).and_then(Value::as_i64).unwrap_or(0);
     let mut metadata = serde_json::Map::new();

@@ -1,11 +1,11 @@
 //! `token` of a ServiceAccount: a TokenRequest, answered with a signed token.
 
+use corten_admission::Operation;
 use corten_meta::quote::quote;
 use corten_meta::{FieldError, GroupKind, GroupResource, Path, Status, Value};
 use http::StatusCode;
 use serde_json::json;
 
-use crate::admission::Operation;
 use crate::authentication::token::{Claims, Tokens};
 use crate::body::Reply;
 use crate::decode::{Expected, object};
@@ -33,7 +33,7 @@ pub async fn create(target: &Scope<'_>, tokens: &Tokens, bytes: &bytes::Bytes) -
     let mut request = object(target.context, bytes, &REQUEST)?;
     check_namespace(target, &mut request)?;
     check_metadata(target, &request)?;
-    request = target.admission.pass(target, Operation::Create, request).await?;
+    request = target.admission.pass(target.for_admission(), Operation::Create, request).await?;
     let account = target.core.registry.get(target.resource, target.namespace, target.name).await?;
     let uid = corten_meta::uid(&request).to_owned();
     if !uid.is_empty() && uid != account.header.uid {

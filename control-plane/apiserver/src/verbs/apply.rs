@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use corten_managed_fields::{
     Application, FormError, Identity, Misfit, Operation, Refusal, Type, Versions, conflict_status, error_message,
-    extract,
+    extract, managers_of, set_managers,
 };
 use corten_meta::{Numbers, Status, Value};
 
@@ -12,7 +12,6 @@ use super::options::{Write, check_options};
 use super::update::reply;
 use crate::body::Reply;
 use crate::decode::{Expected, checked, field_validation_complaints};
-use crate::managed_fields::{managers_of, set_managers};
 use crate::write::Scope;
 use crate::write::field_ownership::{self, Ownership, ResourceVersions};
 use crate::write::{Change, Part, check_location, unnamed};

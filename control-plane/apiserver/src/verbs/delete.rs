@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use corten_admission::{Attributes, Operation};
 use corten_meta::{FieldError, GroupResource, Object, Path, Status, Value};
 use corten_store::Expect;
 use futures::{StreamExt, TryStreamExt};
@@ -15,7 +16,6 @@ use serde_json::json;
 use super::list;
 use super::list::number;
 use super::options::{dry_run_error, dry_run_words, refuse};
-use crate::admission::{Attributes, Operation};
 use crate::body::Reply;
 use crate::registry::Written;
 use crate::request::Query;
@@ -96,7 +96,6 @@ impl DeleteOptions {
     }
 }
 
-/// Returns the options of a query.
 fn query_options(query: &Query) -> Result<Value, Status> {
     let mut options = json!({ "dryRun": dry_run_words(query) });
     if let Some(seconds) = number(query, "gracePeriodSeconds")? {
@@ -218,7 +217,7 @@ pub async fn delete_collection(target: &Scope<'_>, bytes: &bytes::Bytes) -> Resu
     let may_be_refused = options.uid.is_some()
         || options.resource_version.is_some()
         || target.resource.webhook.is_some()
-        || crate::admission::has_webhooks_or_policies(&target.core.registry);
+        || corten_admission::has_webhooks_or_policies(&*target.core.registry);
     let at_a_time = if may_be_refused { 1 } else { CONCURRENCY };
     let all = futures::stream::iter(page.objects.iter().cloned().map(one)).buffered(at_a_time);
     all.try_collect::<Vec<()>>().await?;
@@ -281,7 +280,7 @@ pub async fn delete_object(target: &Scope<'_>, options: &DeleteOptions) -> Resul
                     let why = "Precondition failed: ResourceVersion in precondition: , ResourceVersion in object meta";
                     return Err(not_the_same(target, &format!("{why}: {}", current.revision))?);
                 }
-                let companions = target.admission.released(target, &object).await?;
+                let companions = target.admission.released(&target.for_admission(), &object).await?;
                 let mut revision = current.revision;
                 if shown == Shown::Marked {
                     // Watchers get first the event of the mark, and then that of the removal.
@@ -309,7 +308,7 @@ async fn admitted(target: &Scope<'_>, options: &DeleteOptions, old: Value) -> Re
     if options.admitted {
         return Ok(old);
     }
-    let mut attributes = Attributes::new(target, Operation::Delete, Value::Null, Some(Cow::Owned(old)))
+    let mut attributes = Attributes::new(target.for_admission(), Operation::Delete, Value::Null, Some(Cow::Owned(old)))
         .with_options(options.to_value(), options.dry_run);
     target.admission.admit(&mut attributes).await?;
     target.admission.validate(&attributes).await?;

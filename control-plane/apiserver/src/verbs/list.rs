@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
+use corten_access::Verb;
 use corten_meta::quote::quote;
 use corten_meta::{FieldSelector, Object, Selector, Status};
 use serde_json::{Value, json};
@@ -18,10 +19,8 @@ use crate::cache::{Filter, Item};
 use crate::registry::Resource;
 use crate::request::Query;
 use crate::response::{self, ListMeta};
-use crate::verb::Verb;
 use crate::write::Scope;
 
-/// One page.
 pub struct Page {
     pub objects: Vec<Arc<Object>>,
     pub meta: ListMeta,

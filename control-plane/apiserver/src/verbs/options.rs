@@ -27,7 +27,6 @@ impl Write {
     }
 }
 
-/// Checks the options of a write.
 pub fn check_options(context: &Context, write: Write) -> Result<(), Status> {
     let query = &context.info.query;
     let mut errors = Vec::new();
@@ -76,7 +75,6 @@ pub fn initial_events(query: &Query) -> Option<bool> {
     if query.has("sendInitialEvents") { Some(query.flag("sendInitialEvents")) } else { is_default.then_some(true) }
 }
 
-/// Checks the options of a list or a watch.
 pub fn check_list_options(query: &Query, watch: bool) -> Result<(), Status> {
     let by_default = watch && !query.has("sendInitialEvents") && initial_events(query).is_some();
     let how = query.get("resourceVersionMatch").unwrap_or(if by_default { "NotOlderThan" } else { "" });

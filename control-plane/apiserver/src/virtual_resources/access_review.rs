@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use corten_access::{Attributes, User};
 use corten_meta::Value;
 use serde_json::json;
 
-use crate::authorization::{Attributes, Decision};
-use crate::user::User;
+use crate::authorization::Decision;
 use crate::write::Scope;
 
 /// Reviews the access of the user of the request.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use corten_access::Verb;
 use corten_meta::{GroupResource, Object, Status, Value};
 use corten_store::Health;
 use http::StatusCode;
@@ -11,7 +12,6 @@ use serde_json::json;
 use crate::body::Reply;
 use crate::cache::Item;
 use crate::response::{self, ListMeta};
-use crate::verb::Verb;
 use crate::verbs::list::ListOptions;
 use crate::write::Scope;
 

@@ -7,11 +7,11 @@ mod token_review;
 mod user_review;
 
 use bytes::Bytes;
+use corten_admission::Operation;
 use corten_meta::{GroupKind, Status};
 use http::StatusCode;
 use serde_json::json;
 
-use crate::admission::Operation;
 use crate::authentication::Authentication;
 use crate::body::Reply;
 use crate::resource_metrics::Gatherer;
@@ -43,7 +43,7 @@ pub async fn create(target: &Scope<'_>, authentication: &Authentication, bytes: 
     if plural == "bindings" {
         let mut binding = target.decode(bytes)?;
         check_namespace(target, &mut binding)?;
-        let binding = target.admission.pass(target, Operation::Create, binding).await?;
+        let binding = target.admission.pass(target.for_admission(), Operation::Create, binding).await?;
         let pods = target.core.registry.required("", "v1", "pods")?;
         let pod = target.at(&pods, target.namespace, "");
         return subresources::binding::bind_pod(&pod, &binding).await;
@@ -54,7 +54,7 @@ pub async fn create(target: &Scope<'_>, authentication: &Authentication, bytes: 
     owner_references::drop_repeated(target, &mut review);
     target.resource.kind.default(&mut review);
     track_create(target, &mut review);
-    let mut review = target.admission.pass(target, Operation::Create, review).await?;
+    let mut review = target.admission.pass(target.for_admission(), Operation::Create, review).await?;
     let mut errors = target.resource.kind.behaviour.validate(&review);
     corten_api::schema::print_values(&target.resource.kind.schema, &mut errors);
     if !errors.is_empty() {

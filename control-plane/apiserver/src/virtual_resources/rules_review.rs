@@ -1,9 +1,9 @@
 //! SelfSubjectRulesReview: the rules of the user in a namespace.
 
+use corten_access::Rule;
 use corten_meta::{Status, Value};
 use serde_json::json;
 
-use crate::authorization::rbac::Rule;
 use crate::write::Scope;
 
 pub fn review(target: &Scope<'_>, review: &Value) -> Result<Value, Status> {

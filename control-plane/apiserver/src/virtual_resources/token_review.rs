@@ -1,11 +1,11 @@
 //! TokenReview: the user of a token.
 
+use corten_access::User;
 use corten_meta::{Status, Value};
 use serde_json::json;
 
 use crate::authentication::token::NOT_A_TOKEN;
 use crate::authentication::{Authentication, bearer_token};
-use crate::user::User;
 use crate::write::Scope;
 
 pub async fn review(target: &Scope<'_>, authentication: &Authentication, review: &Value) -> Result<Value, Status> {

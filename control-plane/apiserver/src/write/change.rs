@@ -6,8 +6,10 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use corten_access::Verb;
+use corten_admission::{Attributes, Operation};
 use corten_api::Kind;
-use corten_managed_fields::Managers;
+use corten_managed_fields::{Managers, keep_times, managers_of, same_but_managers, set_managers};
 use corten_meta::{Object, Status, Value};
 use corten_store::{Expect, Op};
 
@@ -21,11 +23,7 @@ use super::scope::Scope;
 use super::untouched::Untouched;
 use super::validate::{errors_of_change, refuse_invalid, warn_of_change};
 use super::{generation, location, owner_references};
-use crate::admission::{Attributes, Operation};
-use crate::authorization;
-use crate::managed_fields::{keep_times, managers_of, same_but_managers, set_managers};
 use crate::registry::Written;
-use crate::verb::Verb;
 
 /// The limit of tries of a change against other writers. In each failed try another writer succeeded, so the limit only
 /// stops an endless loop.
@@ -328,7 +326,7 @@ impl<'a> Change<'a> {
         has_lost_empty: bool,
     ) -> Result<(Value, Vec<Op>), Status> {
         let kind = &scope.resource.kind;
-        let mut attributes = Attributes::new(scope, Operation::Update, new, Some(Cow::Borrowed(old)));
+        let mut attributes = Attributes::new(scope.for_admission(), Operation::Update, new, Some(Cow::Borrowed(old)));
         scope.admission.admit(&mut attributes).await?;
         if attributes.object.is_touched() {
             // A webhook may have written anything; it does not decide which object this is.
@@ -344,7 +342,7 @@ impl<'a> Change<'a> {
             restore_rest(kind, self.part, &mut attributes.object, old);
         }
         if has_lost_empty {
-            let sent = kind.for_validation(&attributes.object, (self.transform)(old)?, self.spared());
+            let sent = kind.for_validation(&attributes.object, (self.transform)(old)?, self.spared(), Some(old));
             attributes.sent = Some(sent);
         }
         // The desired state is the old one, unless the request or admission could write it.
@@ -370,7 +368,7 @@ impl<'a> Change<'a> {
         let kind = &scope.resource.kind;
         let shown = view.show(&new);
         let old_shown = Some(Cow::Owned(view.show(old)));
-        let mut attributes = Attributes::new(scope, Operation::Update, shown.clone(), old_shown);
+        let mut attributes = Attributes::new(scope.for_admission(), Operation::Update, shown.clone(), old_shown);
         scope.admission.admit(&mut attributes).await?;
         let mut new = if *attributes.object == shown { new } else { view.take(new, &attributes.object)? };
         // Also fields that the schema of a custom resource does not know are another desired state.
@@ -394,7 +392,7 @@ impl<'a> Change<'a> {
         new: &Value,
         mut companions: Vec<Op>,
     ) -> Result<Option<Updated>, Status> {
-        let released = scope.admission.released(scope, new).await?;
+        let released = scope.admission.released(&scope.for_admission(), new).await?;
         // A release that the update planned is part of that of the whole object.
         companions.retain(|op| released.iter().all(|other| other.key() != op.key()));
         companions.extend(released);
@@ -475,7 +473,7 @@ struct Changed {
 /// Removes the fields whose features are off; kinds that count them get another generation.
 fn drop_gated(kind: &Kind, new: &mut Value, old: &Value) {
     let gated = kind.rules.counts_gated.then(|| new.clone());
-    kind.drop_gated(new);
+    kind.drop_gated(new, Some(old));
     if gated.is_some_and(|gated| gated != *new) {
         generation::raise(new, old);
     }
@@ -484,10 +482,7 @@ fn drop_gated(kind: &Kind, new: &mut Value, old: &Value) {
 /// Refuses an apply that creates without the right to create.
 async fn check_may_create(scope: &Scope<'_>) -> Result<(), Status> {
     let context = scope.context;
-    let attributes = authorization::Attributes {
-        verb: "create",
-        ..authorization::Attributes::of_request(&context.user, &context.info)
-    };
+    let attributes = corten_access::Attributes { verb: "create", ..context.info.attributes(&context.user) };
     scope.core.authorization.check(&attributes).await
 }
 

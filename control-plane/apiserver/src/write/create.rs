@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use corten_managed_fields::Managers;
+use corten_access::Verb;
+use corten_admission::{Attributes, Operation};
+use corten_managed_fields::{Managers, set_managers};
 use corten_meta::{Header, Object, Status, Value};
 use corten_store::{Expect, Op};
 
@@ -15,12 +17,8 @@ use super::precondition::{already_exists, check_new, parse_version, server_busy}
 use super::scope::Scope;
 use super::validate::{refuse_invalid, warn_of_new};
 use super::{location, owner_references, template_labels};
-use crate::admission::{Attributes, Operation};
 use crate::custom_resources::TERMINATING;
-use crate::managed_fields::set_managers;
-use crate::names::generated_name;
 use crate::registry::Written;
-use crate::verb::Verb;
 
 /// The limit of tries of a create with another generated name, or with other addresses.
 const ATTEMPTS: usize = 32;
@@ -115,7 +113,7 @@ fn default_and_own(scope: &Scope<'_>, new: &mut Value, ownership: Ownership, mis
         drop_status(kind, new);
         kind.behaviour.prepare_create(new);
     }
-    kind.drop_gated(new);
+    kind.drop_gated(new, None);
     has_lost_empty
 }
 
@@ -127,7 +125,7 @@ async fn admit<'a>(
     normalised: Normalised,
     ownership: Ownership,
 ) -> Result<Draft<'a>, Status> {
-    let mut attributes = Attributes::new(scope, Operation::Create, new, None);
+    let mut attributes = Attributes::new(scope.for_admission(), Operation::Create, new, None);
     scope.admission.change(&mut attributes).await?;
     // The resourceVersion of an update or an apply is parsed here, where upstream looks for the object to change.
     if scope.context.info.verb != Verb::Create {
@@ -181,7 +179,11 @@ fn generate_name(scope: &Scope<'_>, object: &mut Value) -> bool {
     }
     // An object whose name is its IP address has no other name.
     let is_address = scope.resource.kind.rules.name_rule == corten_api::NameRule::Ip;
-    let name = if is_address { base.to_owned() } else { generated_name(base) };
+    let name = if is_address {
+        base.to_owned()
+    } else {
+        corten_meta::names::generated_name(base, uuid::Uuid::new_v4().as_bytes())
+    };
     corten_meta::set(object, "/metadata/name", name.into());
     !is_address
 }
@@ -192,7 +194,7 @@ async fn validate(scope: &Scope<'_>, draft: &mut Draft<'_>, make: Option<&Make<'
     let attributes = &mut draft.attributes;
     let spared: &[&str] = if kind.rules.status_on_create { &["metadata"] } else { &["metadata", "status"] };
     let sent = make.map(|make| make()).transpose()?;
-    attributes.sent = sent.map(|sent| kind.for_validation(&attributes.object, sent, spared));
+    attributes.sent = sent.map(|sent| kind.for_validation(&attributes.object, sent, spared, None));
     let errors = kind.validate(attributes.as_sent());
     let of_admission = scope.admission.errors(attributes);
     refuse_invalid(scope, &attributes.object, errors, of_admission)?;

@@ -6,10 +6,12 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use corten_admission::Touched;
 use corten_api::objectmeta::MAX_MANAGER;
 use corten_api::{Kind, Role, Storage};
 use corten_managed_fields::{
-    Filter, Identity, Managers, Operation, Set, Type, Versions, is_reset, take_lists, update, zero,
+    Filter, Identity, Managers, OneVersion, Operation, Set, Type, Versions, is_reset, managed_fields, managers_of,
+    set_managers, take_lists, take_managed_fields, type_of, update, zero,
 };
 use corten_meta::codec::characters;
 use corten_meta::quote::is_printable;
@@ -18,9 +20,7 @@ use corten_store::Revision;
 
 use super::part::Part;
 use super::scope::Scope;
-use crate::admission::Touched;
 use crate::context::Context;
-use crate::managed_fields::{OneVersion, managed_fields, managers_of, set_managers, take_managed_fields, type_of};
 use crate::registry::request_conversions::RequestConversions;
 use crate::registry::{MAX_OBJECT_BYTES, Resource};
 

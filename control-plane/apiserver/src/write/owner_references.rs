@@ -1,9 +1,9 @@
 //! Owner references that an object has more than once: the repeats are dropped, and the client is warned.
 
+use corten_admission::Touched;
 use corten_meta::Value;
 
 use super::scope::Scope;
-use crate::admission::Touched;
 
 /// Drops the repeats of a create or an update, before admission.
 pub fn drop_repeated(scope: &Scope<'_>, object: &mut Value) {

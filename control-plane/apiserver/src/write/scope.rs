@@ -4,9 +4,9 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use corten_admission::Chain;
 use corten_meta::{Status, Value};
 
-use crate::admission::Chain;
 use crate::decode::{self, Expected};
 use crate::registry::Resource;
 use crate::target::Target;

@@ -101,7 +101,6 @@ fn revision_of(value: &Value) -> u64 {
     value["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
 }
 
-/// Returns the state of a list.
 fn state_of(list: &Value) -> State {
     let items = list["items"].as_array().unwrap().iter();
     let items = items.filter(|item| is_ours(item["metadata"]["name"].as_str().unwrap_or_default()));

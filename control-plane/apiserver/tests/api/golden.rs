@@ -111,7 +111,7 @@ async fn every_golden_object_is_read_in_all_forms_and_kept() {
             wanted.as_object_mut().unwrap().remove("status");
         }
         // Fields of disabled features are dropped.
-        kind.drop_gated(&mut wanted);
+        kind.drop_gated(&mut wanted, None);
         // Only the names of a ServiceAccount's Secrets are kept.
         for secret in wanted.pointer_mut("/secrets").and_then(Value::as_array_mut).into_iter().flatten() {
             *secret = json!({ "name": secret["name"] });

@@ -14,6 +14,7 @@ mod conversion;
 mod custom_resources;
 mod definitions;
 mod deletions;
+mod emulation;
 mod encryption;
 mod flow_control;
 mod front_proxy;

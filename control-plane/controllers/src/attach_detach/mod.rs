@@ -60,14 +60,11 @@ pub struct Observed {
 impl Controller for AttachDetachController {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "attachdetach-controller"
-    }
-
+    const NAME: &'static str = "attachdetach-controller";
     /// One node at a time: whether a volume may be attached to a node depends on the attachments of the others.
-    fn workers(&self) -> usize {
-        1
-    }
+    const WORKERS: usize = 1;
+    /// Only this controller knows since when an attachment is not wanted.
+    const REMEMBERS: bool = false;
 
     fn watches(&self) -> Vec<Watch> {
         vec![
@@ -78,11 +75,6 @@ impl Controller for AttachDetachController {
             Watch::mapped::<VolumeAttachment>(wanted::of_attachment),
             Watch::mapped::<CSIDriver>(wanted::of_driver),
         ]
-    }
-
-    /// Only this controller knows since when an attachment is not wanted.
-    fn remembers(&self) -> bool {
-        false
     }
 
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {

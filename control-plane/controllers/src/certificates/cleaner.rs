@@ -20,9 +20,7 @@ pub struct CertificateCleaner;
 impl Controller for CertificateCleaner {
     type Observed = CertificateSigningRequest;
 
-    fn name(&self) -> &'static str {
-        "certificate-controller"
-    }
+    const NAME: &'static str = "certificate-controller";
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::own::<CertificateSigningRequest>()]

@@ -40,9 +40,7 @@ pub struct Observed {
 impl Controller for CronJobController {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "cronjob-controller"
-    }
+    const NAME: &'static str = "cronjob-controller";
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::own::<CronJob>(), Watch::mapped::<Job>(|_, change| owners_of(change, CronJob::KIND))]

@@ -51,13 +51,8 @@ pub struct Observed {
 impl Controller for DaemonSetController {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "daemon-set-controller"
-    }
-
-    fn component(&self) -> &'static str {
-        "daemonset-controller"
-    }
+    const NAME: &'static str = "daemon-set-controller";
+    const COMPONENT: &'static str = "daemonset-controller";
 
     fn watches(&self) -> Vec<Watch> {
         vec![

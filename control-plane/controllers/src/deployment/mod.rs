@@ -37,9 +37,7 @@ pub struct Observed {
 impl Controller for DeploymentController {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "deployment-controller"
-    }
+    const NAME: &'static str = "deployment-controller";
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::own::<Deployment>(), Watch::mapped::<ReplicaSet>(of_replica_set), Watch::mapped::<Pod>(of_pod)]

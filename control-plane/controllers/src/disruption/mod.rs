@@ -45,13 +45,8 @@ pub struct Observed {
 impl Controller for DisruptionController {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "disruption-controller"
-    }
-
-    fn component(&self) -> &'static str {
-        "controllermanager"
-    }
+    const NAME: &'static str = "disruption-controller";
+    const COMPONENT: &'static str = "controllermanager";
 
     fn watches(&self) -> Vec<Watch> {
         vec![

@@ -19,9 +19,7 @@ pub struct StaleDisruptionController;
 impl Controller for StaleDisruptionController {
     type Observed = Pod;
 
-    fn name(&self) -> &'static str {
-        "disruption-controller"
-    }
+    const NAME: &'static str = "disruption-controller";
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::own::<Pod>()]

@@ -32,9 +32,7 @@ pub struct Observed {
 impl Controller for EndpointsController {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "endpoint-controller"
-    }
+    const NAME: &'static str = "endpoint-controller";
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::own::<Service>(), Watch::own::<Endpoints>(), Watch::mapped::<Pod>(services_of_pod)]

@@ -38,13 +38,8 @@ pub struct Observed {
 impl Controller for EndpointSliceMirroringController {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "endpointslicemirroring-controller"
-    }
-
-    fn component(&self) -> &'static str {
-        "endpoint-slice-mirroring-controller"
-    }
+    const NAME: &'static str = "endpointslicemirroring-controller";
+    const COMPONENT: &'static str = "endpoint-slice-mirroring-controller";
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::own::<Endpoints>(), Watch::own::<Service>(), Watch::mapped::<EndpointSlice>(of_slice)]

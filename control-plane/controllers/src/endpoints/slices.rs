@@ -48,13 +48,8 @@ pub(super) type Group = (String, Vec<Port>);
 impl Controller for EndpointSliceController {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "endpointslice-controller"
-    }
-
-    fn component(&self) -> &'static str {
-        "endpoint-slice-controller"
-    }
+    const NAME: &'static str = "endpointslice-controller";
+    const COMPONENT: &'static str = "endpoint-slice-controller";
 
     fn watches(&self) -> Vec<Watch> {
         vec![

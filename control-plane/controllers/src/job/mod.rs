@@ -43,9 +43,7 @@ pub struct Observed {
 impl Controller for JobController {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "job-controller"
-    }
+    const NAME: &'static str = "job-controller";
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::own::<Job>(), Watch::mapped::<Pod>(of_pod)]

@@ -23,9 +23,7 @@ pub struct Observed {
 impl Controller for UncountedPods {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "job-controller"
-    }
+    const NAME: &'static str = "job-controller";
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::mapped::<Pod>(of_pod), Watch::mapped::<Job>(of_job)]

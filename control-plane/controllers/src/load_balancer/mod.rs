@@ -107,9 +107,9 @@ pub struct Observed {
 impl Controller for ServiceLoadBalancerController {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "service-controller"
-    }
+    const NAME: &'static str = "service-controller";
+    /// One worker: the address of a Service depends on those of the others.
+    const WORKERS: usize = 1;
 
     fn watches(&self) -> Vec<Watch> {
         let mut watches = vec![
@@ -122,11 +122,6 @@ impl Controller for ServiceLoadBalancerController {
             watches.push(Watch::read::<Namespace>());
         }
         watches
-    }
-
-    /// One worker: the address of a Service depends on those of the others.
-    fn workers(&self) -> usize {
-        1
     }
 
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
@@ -267,7 +262,6 @@ fn ingress(service: &Service) -> Vec<IpAddr> {
     entries.filter_map(|entry| entry.ip.as_deref()?.parse().ok()).collect()
 }
 
-/// A port of a Service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Port {
     number: i32,

@@ -70,9 +70,7 @@ pub struct ObservedPool {
 impl Controller for AddressPoolController {
     type Observed = ObservedPool;
 
-    fn name(&self) -> &'static str {
-        "address-pool-controller"
-    }
+    const NAME: &'static str = "address-pool-controller";
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch { resource: POOLS, keys: all_pools }, Watch::mapped::<Service>(of_service)]

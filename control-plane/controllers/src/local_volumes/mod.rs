@@ -44,13 +44,8 @@ pub struct Observed {
 impl Controller for Provisioner {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        ACCOUNT
-    }
-
-    fn component(&self) -> &'static str {
-        PROVISIONER
-    }
+    const NAME: &'static str = ACCOUNT;
+    const COMPONENT: &'static str = PROVISIONER;
 
     fn watches(&self) -> Vec<Watch> {
         vec![
@@ -185,13 +180,8 @@ fn annotation<'a>(claim: &'a PersistentVolumeClaim, key: &str) -> Option<&'a str
 impl Controller for Reclaimer {
     type Observed = (PersistentVolume, Option<Node>);
 
-    fn name(&self) -> &'static str {
-        ACCOUNT
-    }
-
-    fn component(&self) -> &'static str {
-        PROVISIONER
-    }
+    const NAME: &'static str = ACCOUNT;
+    const COMPONENT: &'static str = PROVISIONER;
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::own::<PersistentVolume>(), Watch::mapped::<Node>(volumes_of_lost_node)]

@@ -46,17 +46,9 @@ impl Taken {
 impl Controller for NodeIpamController {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "node-controller"
-    }
-
-    fn component(&self) -> &'static str {
-        "cidrAllocator"
-    }
-
-    fn workers(&self) -> usize {
-        1
-    }
+    const NAME: &'static str = "node-controller";
+    const COMPONENT: &'static str = "cidrAllocator";
+    const WORKERS: usize = 1;
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::own::<Node>()]

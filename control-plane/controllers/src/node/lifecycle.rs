@@ -63,22 +63,14 @@ pub struct Observed {
 impl Controller for NodeLifecycleController {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "node-controller"
-    }
-
+    const NAME: &'static str = "node-controller";
     /// One worker: the eviction rate is read from the taints that were written last.
-    fn workers(&self) -> usize {
-        1
-    }
+    const WORKERS: usize = 1;
+    /// False: the controller times heartbeats by its own clock.
+    const REMEMBERS: bool = false;
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::mapped::<Node>(of_node), Watch::read::<Lease>(), Watch::read::<Pod>()]
-    }
-
-    /// False: the controller times heartbeats by its own clock.
-    fn remembers(&self) -> bool {
-        false
     }
 
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {

@@ -39,9 +39,7 @@ pub enum Observed {
 impl Controller for PodGcController {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "pod-garbage-collector"
-    }
+    const NAME: &'static str = "pod-garbage-collector";
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::mapped::<Pod>(of_pod), Watch::mapped::<Node>(of_node)]

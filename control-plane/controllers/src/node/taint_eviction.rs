@@ -32,21 +32,13 @@ pub struct Observed {
 impl Controller for TaintEvictionController {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "node-controller"
-    }
-
-    fn component(&self) -> &'static str {
-        "taint-eviction-controller"
-    }
+    const NAME: &'static str = "node-controller";
+    const COMPONENT: &'static str = "taint-eviction-controller";
+    /// False: only this controller knows when it first saw a taint.
+    const REMEMBERS: bool = false;
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::own::<Pod>(), Watch::mapped::<Node>(of_node)]
-    }
-
-    /// False: only this controller knows when it first saw a taint.
-    fn remembers(&self) -> bool {
-        false
     }
 
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {

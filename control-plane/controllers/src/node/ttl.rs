@@ -27,9 +27,7 @@ pub struct Observed {
 impl Controller for TtlController {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "ttl-controller"
-    }
+    const NAME: &'static str = "ttl-controller";
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::mapped::<Node>(of_node)]

@@ -44,9 +44,7 @@ pub struct Observed<K> {
 impl<K: Replicated> Controller for Replicas<K> {
     type Observed = Observed<K>;
 
-    fn name(&self) -> &'static str {
-        K::CONTROLLER
-    }
+    const NAME: &'static str = K::CONTROLLER;
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::own::<K>(), Watch::mapped::<Pod>(of_pod::<K>)]

@@ -49,13 +49,8 @@ pub struct Observed {
 impl Controller for ClaimMaker {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        CONTROLLER
-    }
-
-    fn component(&self) -> &'static str {
-        COMPONENT
-    }
+    const NAME: &'static str = CONTROLLER;
+    const COMPONENT: &'static str = COMPONENT;
 
     fn watches(&self) -> Vec<Watch> {
         vec![

@@ -44,13 +44,8 @@ pub struct Observed {
 impl Controller for ClaimReleaser {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        CONTROLLER
-    }
-
-    fn component(&self) -> &'static str {
-        COMPONENT
-    }
+    const NAME: &'static str = CONTROLLER;
+    const COMPONENT: &'static str = COMPONENT;
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::own::<ResourceClaim>(), Watch::mapped::<Pod>(of_pod)]

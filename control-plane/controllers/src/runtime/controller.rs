@@ -42,25 +42,16 @@ pub trait Controller: Send + Sync + 'static {
     type Observed;
 
     /// The service account in kube-system that the controller acts as.
-    fn name(&self) -> &'static str;
-
+    const NAME: &'static str;
     /// The component named in events.
-    fn component(&self) -> &'static str {
-        self.name()
-    }
-
-    fn watches(&self) -> Vec<Watch>;
-
+    const COMPONENT: &'static str = Self::NAME;
     /// The number of keys that are reconciled at once. One key is never reconciled twice at a time.
-    fn workers(&self) -> usize {
-        8
-    }
-
+    const WORKERS: usize = 8;
     /// Whether a reconcile that found nothing to do need not be repeated until an object that it read has changed or
     /// its `requeue_after` has passed. False for a controller that keeps state of its own between reconciles.
-    fn remembers(&self) -> bool {
-        true
-    }
+    const REMEMBERS: bool = true;
+
+    fn watches(&self) -> Vec<Watch>;
 
     /// Reads everything that the decision depends on; `None` if there is nothing to reconcile.
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Self::Observed>;
@@ -80,11 +71,11 @@ pub trait Decide: Send + Sync + 'static {
 
 impl<C: Controller> Decide for C {
     fn name(&self) -> &'static str {
-        Controller::name(self)
+        C::NAME
     }
 
     fn component(&self) -> &'static str {
-        Controller::component(self)
+        C::COMPONENT
     }
 
     fn watches(&self) -> Vec<Watch> {
@@ -92,11 +83,11 @@ impl<C: Controller> Decide for C {
     }
 
     fn workers(&self) -> usize {
-        Controller::workers(self)
+        C::WORKERS
     }
 
     fn remembers(&self) -> bool {
-        Controller::remembers(self)
+        C::REMEMBERS
     }
 
     fn decide(&self, view: &dyn View, key: &Key, now: Timestamp) -> Plan {

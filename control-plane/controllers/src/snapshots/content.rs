@@ -16,9 +16,7 @@ pub struct GroupContentController;
 impl Controller for ContentController {
     type Observed = VolumeSnapshotContent;
 
-    fn name(&self) -> &'static str {
-        ACCOUNT
-    }
+    const NAME: &'static str = ACCOUNT;
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::own::<VolumeSnapshotContent>()]
@@ -45,9 +43,7 @@ impl Controller for ContentController {
 impl Controller for GroupContentController {
     type Observed = VolumeGroupSnapshotContent;
 
-    fn name(&self) -> &'static str {
-        ACCOUNT
-    }
+    const NAME: &'static str = ACCOUNT;
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::own::<VolumeGroupSnapshotContent>()]

@@ -43,9 +43,7 @@ pub struct Observed {
 impl Controller for GroupSnapshotController {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        ACCOUNT
-    }
+    const NAME: &'static str = ACCOUNT;
 
     fn watches(&self) -> Vec<Watch> {
         vec![

@@ -50,9 +50,7 @@ pub struct Observed {
 impl Controller for SnapshotController {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        ACCOUNT
-    }
+    const NAME: &'static str = ACCOUNT;
 
     fn watches(&self) -> Vec<Watch> {
         vec![

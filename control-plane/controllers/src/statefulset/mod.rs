@@ -40,9 +40,7 @@ pub struct Observed {
 impl Controller for StatefulSetController {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "statefulset-controller"
-    }
+    const NAME: &'static str = "statefulset-controller";
 
     fn watches(&self) -> Vec<Watch> {
         vec![

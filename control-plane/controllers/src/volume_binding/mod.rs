@@ -41,17 +41,9 @@ pub struct Observed {
 impl Controller for ClaimBinder {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "persistent-volume-binder"
-    }
-
-    fn component(&self) -> &'static str {
-        "persistentvolume-controller"
-    }
-
-    fn workers(&self) -> usize {
-        1
-    }
+    const NAME: &'static str = "persistent-volume-binder";
+    const COMPONENT: &'static str = "persistentvolume-controller";
+    const WORKERS: usize = 1;
 
     fn watches(&self) -> Vec<Watch> {
         vec![

@@ -45,13 +45,8 @@ pub struct Observed {
 impl Controller for VolumePhases {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        "persistent-volume-binder"
-    }
-
-    fn component(&self) -> &'static str {
-        "persistentvolume-controller"
-    }
+    const NAME: &'static str = "persistent-volume-binder";
+    const COMPONENT: &'static str = "persistentvolume-controller";
 
     fn watches(&self) -> Vec<Watch> {
         vec![

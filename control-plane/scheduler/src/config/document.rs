@@ -227,7 +227,7 @@ fn profiles(given: &[Profile], percentage: usize, extenders: &[ExtenderSpec]) ->
         profiles.push(ProfileSpec {
             scheduler_name: name,
             percentage_of_nodes_to_score: percentage,
-            points: resolve(&profile.plugins, &args)?,
+            points: resolve(&profile.plugins)?,
             args,
         });
     }

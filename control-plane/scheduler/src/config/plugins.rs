@@ -6,7 +6,6 @@ use serde::Deserialize;
 
 use super::Enabled;
 use crate::framework::Point;
-use crate::plugins::args::Args;
 use crate::plugins::{PLUGINS, registered};
 
 /// The `plugins` of a profile.
@@ -57,11 +56,11 @@ impl PluginSet {
 }
 
 pub fn by_default() -> BTreeMap<Point, Vec<Enabled>> {
-    points(&Plugins::default(), &Args::default())
+    points(&Plugins::default())
 }
 
 /// Returns the plugins of the profile at each extension point, or an error.
-pub fn resolve(plugins: &Plugins, args: &Args) -> Result<BTreeMap<Point, Vec<Enabled>>, String> {
+pub fn resolve(plugins: &Plugins) -> Result<BTreeMap<Point, Vec<Enabled>>, String> {
     for (point, set) in sets(plugins).into_iter().chain([(None, &plugins.multi_point)]) {
         for plugin in &set.enabled {
             let Some(known) = registered(&plugin.name) else {
@@ -70,12 +69,12 @@ pub fn resolve(plugins: &Plugins, args: &Args) -> Result<BTreeMap<Point, Vec<Ena
             if plugin.weight.is_some_and(|weight| weight < 0) {
                 return Err(format!("plugins: weight of {} must not be negative", plugin.name));
             }
-            if let Some(point) = point.filter(|point| !(known.make)(args).points().contains(point)) {
+            if let Some(point) = point.filter(|point| !known.points.contains(point)) {
                 return Err(format!("plugins: {} has nothing to do at {point:?}", plugin.name));
             }
         }
     }
-    let points = points(plugins, args);
+    let points = points(plugins);
     let sorts = points.get(&Point::QueueSort).map_or(0, Vec::len);
     if sorts != 1 {
         return Err(format!("plugins: exactly one queue sort plugin is needed, not {sorts}"));
@@ -120,14 +119,14 @@ fn everywhere(multi_point: &PluginSet) -> Vec<Enabled> {
 
 /// Returns the plugins of each extension point: first the multiPoint plugins that the point names again, then the other
 /// multiPoint plugins that it does not disable, then those that only the point names.
-fn points(plugins: &Plugins, args: &Args) -> BTreeMap<Point, Vec<Enabled>> {
+fn points(plugins: &Plugins) -> BTreeMap<Point, Vec<Enabled>> {
     let everywhere = everywhere(&plugins.multi_point);
     let mut points = BTreeMap::new();
     for (point, set) in sets(plugins) {
         let Some(point) = point else { continue };
         let own: Vec<Enabled> = set.enabled().collect();
         let named = |list: &[Enabled], name: &str| list.iter().any(|enabled| enabled.name == name);
-        let works = |name: &str| registered(name).is_some_and(|known| (known.make)(args).points().contains(&point));
+        let works = |name: &str| registered(name).is_some_and(|known| known.points.contains(&point));
         let mut list: Vec<Enabled> = own.iter().filter(|one| named(&everywhere, &one.name)).cloned().collect();
         let rest = everywhere.iter().filter(|one| works(&one.name) && !set.disables(&one.name));
         list.extend(rest.filter(|one| !named(&own, &one.name)).cloned());

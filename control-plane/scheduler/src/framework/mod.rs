@@ -6,6 +6,7 @@
 mod search;
 
 use std::any::Any;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -254,11 +255,6 @@ impl ClusterEvent<'_> {
 }
 
 pub trait Plugin: Send + Sync {
-    fn name(&self) -> &'static str;
-
-    /// Returns the extension points of the plugin.
-    fn points(&self) -> &'static [Point];
-
     /// Queue sort: the pod with the lower rank is first.
     fn rank(&self, _entry: &Entry) -> (i64, i128) {
         (0, 0)
@@ -333,6 +329,20 @@ pub trait Plugin: Send + Sync {
     /// Queueing hint: reports whether this event could change this plugin's rejection of the pod.
     fn wakes(&self, _pod: &PodRow, _event: &ClusterEvent<'_>, _snapshot: &Snapshot) -> bool {
         true
+    }
+}
+
+/// A plugin of a profile, with its name in the registry.
+pub struct Loaded {
+    pub name: &'static str,
+    pub plugin: Box<dyn Plugin>,
+}
+
+impl Deref for Loaded {
+    type Target = dyn Plugin;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.plugin
     }
 }
 

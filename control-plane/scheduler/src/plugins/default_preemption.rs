@@ -1,7 +1,7 @@
 //! DefaultPreemption: makes room by evicting pods of lower priority. `preemption` has the search; this holds its
 //! limits.
 
-use crate::framework::{Limits, Plugin, Point};
+use crate::framework::{Limits, Plugin};
 
 pub struct DefaultPreemption(pub Limits);
 
@@ -12,14 +12,6 @@ impl Default for DefaultPreemption {
 }
 
 impl Plugin for DefaultPreemption {
-    fn name(&self) -> &'static str {
-        "DefaultPreemption"
-    }
-
-    fn points(&self) -> &'static [Point] {
-        &[Point::PostFilter]
-    }
-
     fn preemption(&self) -> Option<Limits> {
         Some(self.0)
     }

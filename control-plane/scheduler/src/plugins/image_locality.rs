@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::framework::{MAX_SCORE, Plugin, Point, PreScore, State, state};
+use crate::framework::{MAX_SCORE, Plugin, PreScore, State, state};
 use crate::rows::{NodeRow, PodRow, Snapshot};
 
 const MEBIBYTE: i64 = 1024 * 1024;
@@ -12,14 +12,6 @@ const MAX_THRESHOLD_EACH: i64 = 1000 * MEBIBYTE;
 pub struct ImageLocality;
 
 impl Plugin for ImageLocality {
-    fn name(&self) -> &'static str {
-        "ImageLocality"
-    }
-
-    fn points(&self) -> &'static [Point] {
-        &[Point::Score]
-    }
-
     /// Computes the image sizes for each node: an image that all nodes have counts fully, one that few have hardly.
     fn pre_score(&self, pod: &PodRow, snapshot: &mut Snapshot, feasible: &[usize]) -> PreScore {
         let total = snapshot.len().max(1) as f64;

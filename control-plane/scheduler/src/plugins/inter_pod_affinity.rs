@@ -1,6 +1,6 @@
 //! InterPodAffinity: pods that want to be, or must not be, in the same domain as certain others.
 
-use crate::framework::{ClusterEvent, MAX_SCORE, Plugin, Point, PreFilter, PreScore, State, Verdict, state};
+use crate::framework::{ClusterEvent, MAX_SCORE, Plugin, PreFilter, PreScore, State, Verdict, state};
 use crate::rows::demand::{PodMatcher, Term};
 use crate::rows::shortlist::Shortlist;
 use crate::rows::topology::{Carries, Inclusion, Query};
@@ -31,14 +31,6 @@ struct TermTallies {
 }
 
 impl Plugin for InterPodAffinity {
-    fn name(&self) -> &'static str {
-        "InterPodAffinity"
-    }
-
-    fn points(&self) -> &'static [Point] {
-        &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score]
-    }
-
     fn pre_filter(&self, pod: &PodRow, snapshot: &mut Snapshot) -> PreFilter {
         let meaning = snapshot.terms_meaning(pod);
         let repels = |number: &usize| snapshot.topology().carrier(*number).0.carries == Carries::RequiredAntiAffinity;

@@ -3,7 +3,7 @@
 use corten_api::k8s_openapi::api::core::v1::{NodeAffinity as Affinity, PreferredSchedulingTerm};
 use corten_api::placement::node_term_matches;
 
-use crate::framework::{ClusterEvent, Plugin, Point, PreFilter, PreScore, State, Verdict, normalize, state};
+use crate::framework::{ClusterEvent, Plugin, PreFilter, PreScore, State, Verdict, normalize, state};
 use crate::rows::demand::NodeDemand;
 use crate::rows::node_sets::NodeQuery;
 use crate::rows::shortlist::Shortlist;
@@ -42,16 +42,8 @@ enum Meant {
 }
 
 impl Plugin for NodeAffinity {
-    fn name(&self) -> &'static str {
-        "NodeAffinity"
-    }
-
     fn is_local(&self) -> bool {
         true
-    }
-
-    fn points(&self) -> &'static [Point] {
-        &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score]
     }
 
     fn pre_filter(&self, pod: &PodRow, snapshot: &mut Snapshot) -> PreFilter {

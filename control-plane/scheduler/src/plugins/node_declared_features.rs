@@ -2,22 +2,14 @@
 //!
 //! Kubelets of an older version run beside a newer control plane; they would ignore a field that they do not know.
 
-use crate::framework::{ClusterEvent, Plugin, Point, PreFilter, State, Verdict};
+use crate::framework::{ClusterEvent, Plugin, PreFilter, State, Verdict};
 use crate::rows::{NodeRow, PodRow, Snapshot};
 
 pub struct NodeDeclaredFeatures;
 
 impl Plugin for NodeDeclaredFeatures {
-    fn name(&self) -> &'static str {
-        "NodeDeclaredFeatures"
-    }
-
     fn is_local(&self) -> bool {
         true
-    }
-
-    fn points(&self) -> &'static [Point] {
-        &[Point::PreFilter, Point::Filter]
     }
 
     fn pre_filter(&self, pod: &PodRow, _: &mut Snapshot) -> PreFilter {

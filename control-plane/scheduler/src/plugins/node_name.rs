@@ -1,21 +1,13 @@
 //! NodeName: a pod with `spec.nodeName` fits only that node.
 
-use crate::framework::{ClusterEvent, Plugin, Point, PreFilter, State, Verdict};
+use crate::framework::{ClusterEvent, Plugin, PreFilter, State, Verdict};
 use crate::rows::{NodeRow, PodRow, Snapshot};
 
 pub struct NodeName;
 
 impl Plugin for NodeName {
-    fn name(&self) -> &'static str {
-        "NodeName"
-    }
-
     fn is_local(&self) -> bool {
         true
-    }
-
-    fn points(&self) -> &'static [Point] {
-        &[Point::Filter]
     }
 
     fn pre_filter(&self, pod: &PodRow, _: &mut Snapshot) -> PreFilter {

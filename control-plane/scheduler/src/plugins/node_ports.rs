@@ -1,21 +1,13 @@
 //! NodePorts: no two pods of a node use the same host port.
 
-use crate::framework::{ClusterEvent, Plugin, Point, PreFilter, State, Verdict};
+use crate::framework::{ClusterEvent, Plugin, PreFilter, State, Verdict};
 use crate::rows::{HostPort, NodeRow, PodRow, Snapshot};
 
 pub struct NodePorts;
 
 impl Plugin for NodePorts {
-    fn name(&self) -> &'static str {
-        "NodePorts"
-    }
-
     fn is_local(&self) -> bool {
         true
-    }
-
-    fn points(&self) -> &'static [Point] {
-        &[Point::PreFilter, Point::Filter]
     }
 
     fn pre_filter(&self, pod: &PodRow, _: &mut Snapshot) -> PreFilter {

@@ -1,7 +1,7 @@
 //! NodeResourcesBalancedAllocation: prefers the node whose resources would be used most evenly.
 
 use super::node_resources::{ResourceSpec, Use, cpu_and_memory, uses};
-use crate::framework::{MAX_SCORE, Plugin, Point, PreScore, State};
+use crate::framework::{MAX_SCORE, Plugin, PreScore, State};
 use crate::rows::{NodeRow, PodRow, Snapshot};
 
 pub struct NodeResourcesBalancedAllocation {
@@ -15,14 +15,6 @@ impl Default for NodeResourcesBalancedAllocation {
 }
 
 impl Plugin for NodeResourcesBalancedAllocation {
-    fn name(&self) -> &'static str {
-        "NodeResourcesBalancedAllocation"
-    }
-
-    fn points(&self) -> &'static [Point] {
-        &[Point::PreScore, Point::Score]
-    }
-
     /// A pod without requests does not change the balance.
     fn pre_score(&self, pod: &PodRow, _: &mut Snapshot, _: &[usize]) -> PreScore {
         match self.resources.iter().all(|resource| pod.demand.requests.get(&resource.name) == 0) {

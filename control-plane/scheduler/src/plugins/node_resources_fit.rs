@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::node_resources::{ResourceSpec, Strategy, cpu_and_memory, uses};
-use crate::framework::{ClusterEvent, Plugin, Point, PreFilter, PreScore, Reasons, State, Verdict, state};
+use crate::framework::{ClusterEvent, Plugin, PreFilter, PreScore, Reasons, State, Verdict, state};
 use crate::resources::Resources;
 use crate::rows::extended::is_extended;
 use crate::rows::{NodeRow, PodRow, Snapshot};
@@ -92,16 +92,8 @@ impl Shortage<'_> {
 }
 
 impl Plugin for NodeResourcesFit {
-    fn name(&self) -> &'static str {
-        "NodeResourcesFit"
-    }
-
     fn is_local(&self) -> bool {
         true
-    }
-
-    fn points(&self) -> &'static [Point] {
-        &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score]
     }
 
     fn pre_filter(&self, pod: &PodRow, snapshot: &mut Snapshot) -> PreFilter {

@@ -3,22 +3,14 @@
 use corten_api::k8s_openapi::api::core::v1::Taint;
 use corten_api::placement::tolerates;
 
-use crate::framework::{ClusterEvent, Plugin, Point, PreFilter, State, Verdict};
+use crate::framework::{ClusterEvent, Plugin, PreFilter, State, Verdict};
 use crate::rows::{NodeRow, PodRow, Snapshot};
 
 pub struct NodeUnschedulable;
 
 impl Plugin for NodeUnschedulable {
-    fn name(&self) -> &'static str {
-        "NodeUnschedulable"
-    }
-
     fn is_local(&self) -> bool {
         true
-    }
-
-    fn points(&self) -> &'static [Point] {
-        &[Point::Filter]
     }
 
     fn pre_filter(&self, pod: &PodRow, snapshot: &mut Snapshot) -> PreFilter {

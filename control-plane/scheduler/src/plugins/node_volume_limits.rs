@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use corten_meta::Key;
 
 use super::volume_restrictions::{not_found, uses_claim};
-use crate::framework::{ClusterEvent, Plugin, Point, PreFilter, State, Verdict};
+use crate::framework::{ClusterEvent, Plugin, PreFilter, State, Verdict};
 use crate::rows::storage::{ClaimRow, Storage};
 use crate::rows::{NodeRow, PodRow, Snapshot, VolumeUse};
 
@@ -15,14 +15,6 @@ pub struct NodeVolumeLimits;
 type Attached = (String, String);
 
 impl Plugin for NodeVolumeLimits {
-    fn name(&self) -> &'static str {
-        "NodeVolumeLimits"
-    }
-
-    fn points(&self) -> &'static [Point] {
-        &[Point::PreFilter, Point::Filter]
-    }
-
     fn pre_filter(&self, pod: &PodRow, _: &mut Snapshot) -> PreFilter {
         let claims = pod.demand.volumes.iter().any(|volume| matches!(volume, VolumeUse::Claim { .. }));
         if claims { PreFilter::Continue(Box::new(())) } else { PreFilter::Skip }

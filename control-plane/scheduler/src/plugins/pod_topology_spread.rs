@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::framework::{ClusterEvent, MAX_SCORE, Plugin, Point, PreFilter, PreScore, State, Verdict, state};
+use crate::framework::{ClusterEvent, MAX_SCORE, Plugin, PreFilter, PreScore, State, Verdict, state};
 use crate::rows::shortlist::Shortlist;
 use crate::rows::topology::{EVERY_NODE, Inclusion, Query, Tally};
 use crate::rows::{NodeRow, PodMatcher, PodRow, Snapshot, Spread};
@@ -97,14 +97,6 @@ struct Softs {
 }
 
 impl Plugin for PodTopologySpread {
-    fn name(&self) -> &'static str {
-        "PodTopologySpread"
-    }
-
-    fn points(&self) -> &'static [Point] {
-        &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score]
-    }
-
     fn pre_filter(&self, pod: &PodRow, snapshot: &mut Snapshot) -> PreFilter {
         let (constraints, _) = self.constraints(pod, true, snapshot);
         if constraints.is_empty() {

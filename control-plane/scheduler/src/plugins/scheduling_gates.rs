@@ -1,19 +1,11 @@
 //! SchedulingGates: a pod with gates does not enter the active queue.
 
-use crate::framework::{Plugin, Point, Verdict};
+use crate::framework::{Plugin, Verdict};
 use crate::rows::PodRow;
 
 pub struct SchedulingGates;
 
 impl Plugin for SchedulingGates {
-    fn name(&self) -> &'static str {
-        "SchedulingGates"
-    }
-
-    fn points(&self) -> &'static [Point] {
-        &[Point::PreEnqueue]
-    }
-
     fn pre_enqueue(&self, pod: &PodRow) -> Verdict {
         match pod.demand.gates.is_empty() {
             true => Verdict::Fits,

@@ -4,7 +4,7 @@
 use corten_api::k8s_openapi::api::core::v1::{Taint, Toleration};
 use corten_api::placement::tolerates;
 
-use crate::framework::{ClusterEvent, MAX_SCORE, Plugin, Point, PreFilter, PreScore, State, Verdict, normalize, state};
+use crate::framework::{ClusterEvent, MAX_SCORE, Plugin, PreFilter, PreScore, State, Verdict, normalize, state};
 use crate::rows::node_sets::NodeQuery;
 use crate::rows::shortlist::Shortlist;
 use crate::rows::{NodeRow, PodRow, Snapshot};
@@ -12,16 +12,8 @@ use crate::rows::{NodeRow, PodRow, Snapshot};
 pub struct TaintToleration;
 
 impl Plugin for TaintToleration {
-    fn name(&self) -> &'static str {
-        "TaintToleration"
-    }
-
     fn is_local(&self) -> bool {
         true
-    }
-
-    fn points(&self) -> &'static [Point] {
-        &[Point::Filter, Point::PreScore, Point::Score]
     }
 
     fn pre_filter(&self, pod: &PodRow, snapshot: &mut Snapshot) -> PreFilter {

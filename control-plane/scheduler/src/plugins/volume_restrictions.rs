@@ -2,7 +2,7 @@
 
 use corten_meta::Key;
 
-use crate::framework::{ClusterEvent, Plugin, Point, PreFilter, State, Verdict, state};
+use crate::framework::{ClusterEvent, Plugin, PreFilter, State, Verdict, state};
 use crate::rows::{NodeRow, PodRow, Snapshot, VolumeUse};
 
 pub struct VolumeRestrictions;
@@ -11,14 +11,6 @@ pub struct VolumeRestrictions;
 struct Exclusive(Vec<Key>);
 
 impl Plugin for VolumeRestrictions {
-    fn name(&self) -> &'static str {
-        "VolumeRestrictions"
-    }
-
-    fn points(&self) -> &'static [Point] {
-        &[Point::PreFilter, Point::Filter]
-    }
-
     fn pre_filter(&self, pod: &PodRow, snapshot: &mut Snapshot) -> PreFilter {
         let (mut exclusive, mut disks) = (Vec::new(), false);
         for volume in &pod.demand.volumes {
@@ -73,7 +65,6 @@ pub fn not_found(claim: &str) -> String {
     format!("persistentvolumeclaim \"{claim}\" not found")
 }
 
-/// Reports whether the pod uses a claim.
 pub fn uses_claim(pod: &PodRow, key: &Key) -> bool {
     let named = |volume: &VolumeUse| matches!(volume, VolumeUse::Claim { name, .. } if *name == key.name);
     pod.namespace() == key.namespace && pod.demand.volumes.iter().any(named)

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use corten_meta::Key;
 
 use super::volume_restrictions::{not_found, uses_claim};
-use crate::framework::{ClusterEvent, Plugin, Point, PreFilter, State, Verdict, state};
+use crate::framework::{ClusterEvent, Plugin, PreFilter, State, Verdict, state};
 use crate::rows::{NodeRow, PodRow, Snapshot, VolumeUse};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -19,14 +19,6 @@ pub struct VolumeZone;
 type Bounds = Vec<(&'static str, Vec<String>)>;
 
 impl Plugin for VolumeZone {
-    fn name(&self) -> &'static str {
-        "VolumeZone"
-    }
-
-    fn points(&self) -> &'static [Point] {
-        &[Point::PreFilter, Point::Filter]
-    }
-
     fn pre_filter(&self, pod: &PodRow, snapshot: &mut Snapshot) -> PreFilter {
         match bounds(pod, snapshot) {
             Err(verdict) => PreFilter::Reject(verdict),

@@ -274,7 +274,6 @@ fn sidecars(spec: &PodSpec) -> impl Iterator<Item = &Container> {
     spec.init_containers.iter().flatten().filter(stays)
 }
 
-/// Returns the host ports of a container.
 fn host_ports(container: &Container) -> impl Iterator<Item = HostPort> {
     container.ports.iter().flatten().filter_map(|port| {
         let number = port.host_port.filter(|number| *number > 0)?;

@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Returns the pod of a line.
 pub fn pod(line: &str) -> Pod {
     testkit_fixture::typed(line)
 }

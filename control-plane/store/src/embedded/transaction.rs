@@ -76,7 +76,6 @@ impl<'a> View<'a> {
         self.base_revision() + u64::from(!self.events.is_empty())
     }
 
-    /// Returns the entry of one key.
     pub fn get(&self, key: &[u8]) -> Option<&Arc<Entry>> {
         match self.own.get(key) {
             Some(entry) => entry.as_ref(),

@@ -70,7 +70,6 @@ pub enum Alarm {
     Corrupt,
 }
 
-/// Returns the alarms of the members.
 pub(super) async fn alarms(members: &Members) -> Result<Vec<Alarm>, Error> {
     let request = AlarmRequest { action: AlarmAction::Get.into(), member_id: 0, alarm: AlarmType::None.into() };
     let called = members.call(|channel| async move { MaintenanceClient::new(channel).alarm(request).await });

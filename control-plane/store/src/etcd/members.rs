@@ -40,7 +40,6 @@ const FLOOR: (u32, u32, u32) = (3, 5, 13);
 const DOWN: u8 = 0;
 const UP: u8 = 1;
 
-/// One member.
 pub(super) struct Member {
     pub url: String,
     pub channel: Channel,
@@ -82,7 +81,6 @@ impl Member {
     }
 }
 
-/// All members.
 pub(super) struct Members {
     all: RwLock<Arc<[Arc<Member>]>>,
     tls: SharedTls,

@@ -41,7 +41,6 @@ answers!(
     AlarmResponse,
 );
 
-/// Returns the revision of an answer.
 pub(super) fn revision(header: Option<&ResponseHeader>) -> Revision {
     header.map_or(0, |header| unsigned(header.revision))
 }
@@ -64,7 +63,6 @@ pub(super) fn first_key(start: &Bytes) -> Bytes {
     if start.is_empty() { Bytes::from_static(OPEN) } else { start.clone() }
 }
 
-/// Returns the end of a range.
 pub(super) fn range_end(end: &Bytes) -> Bytes {
     if end.is_empty() { Bytes::from_static(OPEN) } else { end.clone() }
 }
@@ -81,7 +79,6 @@ pub(super) fn range_request(range: &Range) -> RangeRequest {
     }
 }
 
-/// Returns the request for one key.
 pub(super) fn get_request(key: &[u8]) -> RangeRequest {
     RangeRequest { key: Bytes::copy_from_slice(key), limit: 1, ..RangeRequest::default() }
 }

@@ -17,7 +17,6 @@ use crate::{Batch, Entry, Event, EventKind, NO_LEASE, Revision};
 /// The longest time to live that etcd grants, in seconds.
 const LONGEST_TTL: i64 = 9_000_000_000;
 
-/// Reads the content of a database.
 pub fn decode(database: &Database<impl ReadAt>) -> Result<Contents, String> {
     let keys = database.bucket(KEY_BUCKET)?.ok_or("it has no bucket \"key\": it is no database of etcd")?;
     let mut replay = Replay::new(compacted(database)?);

@@ -19,7 +19,6 @@ const TOMBSTONE: u8 = b't';
 /// The name of the bucket, which is part of the hash.
 pub const KEY_BUCKET: &[u8] = b"key";
 
-/// The key of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordKey {
     pub revision: Revision,

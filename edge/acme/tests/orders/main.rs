@@ -100,3 +100,18 @@ async fn a_secret_of_another_owner_stays() {
     assert_eq!(world.new_orders(), 0);
     assert_eq!(world.api.get("secrets", "shop", "tls").unwrap()["data"]["tls.crt"], "");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_no_order_needs_are_removed() {
+    let world = World::start(Settings::default()).await;
+    world.api.put("acmeissuers", issuer(&world, json!({})));
+    world.api.put("ingresses", ingress(&["a.test"]));
+    let first = world.lead();
+    world.issued("tls").await;
+    world.until("no order stays", || world.orders().is_empty()).await;
+    first.abort();
+    world.leave_answer();
+    assert_ne!(world.challenges(), json!([[], []]));
+    let _leader = world.lead();
+    world.until("no answer stays", || world.challenges() == json!([[], []])).await;
+}

@@ -85,7 +85,8 @@ impl World {
         let addresses = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
         let options = corten_edge::Options { addresses, ..corten_edge::Options::default() };
         let proxy = Arc::new(Proxy(corten_edge::Edge::new(options)));
-        tokio::spawn(data::run("node".to_owned(), api.client(), proxy, stop.clone()));
+        let signals = data::Signals { shutdown: stop.clone(), ..data::Signals::default() };
+        tokio::spawn(data::run("node".to_owned(), api.client(), proxy, signals));
         World { api, authority, _stop: stop.drop_guard() }
     }
 
@@ -122,6 +123,15 @@ impl World {
         let bytes = BASE64_STANDARD.decode(secret["data"]["challenges"].as_str().unwrap_or_default()).unwrap();
         let challenges: Value = serde_json::from_slice(&bytes).unwrap_or_default();
         json!([challenges["http"], challenges["tls"]])
+    }
+
+    /// Adds an answer that no order needs, as a leader whose removal of it failed leaves it.
+    pub fn leave_answer(&self) {
+        let mut secret = self.api.get("secrets", NAMESPACE, "acme-challenges").unwrap();
+        let answer = json!({"host": "a.test", "token": "left", "answer": "left"});
+        let challenges = json!({"version": 100, "http": [answer], "tls": []});
+        secret["data"]["challenges"] = json!(BASE64_STANDARD.encode(challenges.to_string()));
+        self.api.put("secrets", secret);
     }
 
     /// Returns the states of orders that are under way or failed.

@@ -11,7 +11,8 @@ mod settings;
 
 pub(crate) use connect::{ConnectError, connect_stream};
 pub(crate) use endpoint::{Endpoint, InFlight};
-pub(crate) use http1::Http1Connection;
+pub use http1::ReadResponse;
+pub(crate) use http1::{Http1Connection, read_in_pieces};
 pub(crate) use http2::{Http2Stream, StreamSlot};
 pub(crate) use settings::Settings;
 
@@ -172,7 +173,7 @@ async fn open(
     let is_shared = settings.proxy_protocol.is_none();
     let stream = connect_stream(endpoint, &settings, client).await?;
     match settings.protocol {
-        BackendProtocol::Http1 => Ok(Connected::Http1(Box::new(http1::open(stream, is_shared).await?))),
+        BackendProtocol::Http1 => Ok(Connected::Http1(Box::new(Http1Connection::new(stream, is_shared)))),
         BackendProtocol::Http2 => Ok(Connected::Http2(http2::open(endpoint, stream, is_shared).await?)),
     }
 }

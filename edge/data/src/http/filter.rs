@@ -93,6 +93,7 @@ pub(super) async fn apply(
                 return Err(error_response(StatusCode::PAYLOAD_TOO_LARGE, style));
             }
             RequestFilter::BodySize(limit) => exchange.limit = Some(SizeLimit::new(*limit)),
+            RequestFilter::AnyOf(conditions) => Box::pin(any_of(conditions, exchange, parts)).await?,
             RequestFilter::Respond(response) => {
                 if !response.exempt.iter().any(|network| network.contains(exchange.client)) {
                     return Err(fixed(response));
@@ -101,6 +102,22 @@ pub(super) async fn apply(
         }
     }
     Ok(())
+}
+
+/// Applies conditions until one lets the request pass. The error is the answer of the last.
+async fn any_of(
+    conditions: &[Filters],
+    exchange: &mut Exchange<'_>,
+    parts: &mut Parts,
+) -> Result<(), Response<ResponseBody>> {
+    let mut answer = Ok(());
+    for condition in conditions {
+        answer = apply(condition, exchange, parts).await;
+        if answer.is_ok() {
+            return Ok(());
+        }
+    }
+    answer
 }
 
 fn is_allowed(policy: &AddressPolicy, client: IpAddr) -> bool {

@@ -68,14 +68,14 @@ pub(super) fn session_target(targets: &Targets, session: Session) -> Option<&Tar
 
 /// A response's head with the connection that has its body.
 struct Answered {
-    response: Response<Incoming>,
+    response: Response<()>,
     carrier: Carrier,
     request: InFlight,
 }
 
 enum Carrier {
     Http1(Box<Http1Connection>),
-    Http2(Http2Stream),
+    Http2(Http2Stream, Incoming),
 }
 
 /// One try that failed.
@@ -336,13 +336,17 @@ async fn send(
             match connection.send(request).await {
                 Ok(response) => Ok(Answered { response, carrier: Carrier::Http1(connection), request: in_flight }),
                 Err(error) => {
-                    let failure = if error.error.is_parse() { Failure::BadGateway } else { Failure::Reset };
+                    let failure = if error.is_invalid { Failure::BadGateway } else { Failure::Reset };
                     Err(Failed { failure, unsent: error.unsent, is_stale })
                 }
             }
         }
         Connected::Http2(mut stream) => match stream.sender.try_send_request(request).await {
-            Ok(response) => Ok(Answered { response, carrier: Carrier::Http2(stream), request: in_flight }),
+            Ok(response) => {
+                let (head, body) = response.into_parts();
+                let response = Response::from_parts(head, ());
+                Ok(Answered { response, carrier: Carrier::Http2(stream, body), request: in_flight })
+            }
             Err(mut error) => {
                 let unsent = error.take_message();
                 Err(Failed { failure: Failure::Reset, unsent, is_stale: false })
@@ -374,14 +378,12 @@ fn respond(exchange: &mut Exchange<'_>, answered: Answered) -> Response<Response
 }
 
 fn into_response(answered: Answered) -> Response<ResponseBody> {
-    let (mut parts, body) = answered.response.into_parts();
+    let (mut parts, ()) = answered.response.into_parts();
     head::remove_connection_headers(&mut parts.headers);
     parts.version = Version::HTTP_11;
     let source = match answered.carrier {
-        Carrier::Http1(connection) => {
-            ResponseSource::Http1 { body, connection: Some(connection), request: answered.request }
-        }
-        Carrier::Http2(stream) => ResponseSource::Http2 { body, _slot: stream.slot, _request: answered.request },
+        Carrier::Http1(connection) => ResponseSource::Http1 { connection: Some(connection), request: answered.request },
+        Carrier::Http2(stream, body) => ResponseSource::Http2 { body, _slot: stream.slot, _request: answered.request },
     };
     Response::from_parts(parts, ResponseBody::new(source))
 }

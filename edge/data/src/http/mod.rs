@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use corten_routing::HttpRule;
 use http::request::Parts;
-use http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 
@@ -70,6 +70,7 @@ pub(crate) async fn handle(connection: &Arc<ConnectionInfo>, request: Request<In
     let table = connection.listener.table();
     let log = log_entry(connection, &table, &request, begun);
     let style = ErrorStyle::of(request.headers());
+    let is_http1 = request.version() < http::Version::HTTP_2;
     let taken = find_rule(connection, &table, &request);
     let mut response = match &taken {
         Ok(taken) => {
@@ -82,6 +83,10 @@ pub(crate) async fn handle(connection: &Arc<ConnectionInfo>, request: Request<In
             error_response(*status, style)
         }
     };
+    if is_http1 && connection.listener.is_retired() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        // The client's next connection is accepted by the process that took over.
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     let is_silent = taken.as_ref().is_ok_and(|taken| taken.rule.filters.is_silent);
     if let Some(mut log) = log.filter(|_| !is_silent) {
         log.status = response.status();

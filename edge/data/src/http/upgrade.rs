@@ -18,14 +18,15 @@ pub(super) fn begin(
     request: InFlight,
 ) {
     let connection = Arc::clone(connection);
-    tokio::spawn(async move {
+    let tasks = connection.shared.tasks.clone();
+    tasks.spawn(async move {
         let tunnel = async {
-            let parts = endpoint.upgrade().await;
+            let endpoint = endpoint.into_upgraded();
             let mut client = TokioIo::new(client.await.map_err(std::io::Error::other)?);
             // Bytes that the endpoint sent along with its answer.
-            client.write_all(&parts.read_buf).await?;
+            client.write_all(&endpoint.read).await?;
             client.flush().await?;
-            corten_listen::relay(client, parts.io.into_inner()).await
+            corten_listen::relay(client, endpoint.stream).await
         };
         tokio::select! {
             passed = tunnel => {

@@ -5,5 +5,6 @@ pub(crate) mod cors;
 pub(crate) mod hash;
 pub(crate) mod jwt;
 mod md5;
+pub(crate) mod origin;
 pub(crate) mod rate;
 pub(crate) mod session;

@@ -32,7 +32,7 @@ pub(crate) enum ResponseSource {
     Whole(Option<Bytes>),
     /// The body on a connection of HTTP/1.1, which goes back to its endpoint at the end.
     Http1 {
-        body: Incoming,
+        /// None once the body has ended.
         connection: Option<Box<Http1Connection>>,
         request: InFlight,
     },
@@ -79,12 +79,17 @@ impl ResponseSource {
                 Poll::Ready(bytes.take().filter(|bytes| !bytes.is_empty()).map(|bytes| Ok(Frame::data(bytes))))
             }
             ResponseSource::Http2 { body, .. } => Pin::new(body).poll_frame(context).map_err(Into::into),
-            ResponseSource::Http1 { body, connection, request } => {
-                let polled = poll_http1(body, connection, context);
-                if let Poll::Ready(None) = polled
-                    && let Some(connection) = connection.take()
-                {
-                    request.endpoint().give_back(connection);
+            ResponseSource::Http1 { connection, request } => {
+                let Some(open) = connection else { return Poll::Ready(None) };
+                let polled = open.poll_body(context);
+                match &polled {
+                    Poll::Ready(None) => {
+                        if let Some(connection) = connection.take() {
+                            request.endpoint().give_back(connection);
+                        }
+                    }
+                    Poll::Ready(Some(Err(_))) => *connection = None,
+                    _ => {}
                 }
                 polled
             }
@@ -95,7 +100,8 @@ impl ResponseSource {
     pub(crate) fn is_end_stream(&self) -> bool {
         match self {
             ResponseSource::Whole(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
-            ResponseSource::Http1 { body, .. } | ResponseSource::Http2 { body, .. } => body.is_end_stream(),
+            ResponseSource::Http1 { connection, .. } => connection.as_ref().is_none_or(|open| open.is_end()),
+            ResponseSource::Http2 { body, .. } => body.is_end_stream(),
             ResponseSource::Gzip(_) => false,
         }
     }
@@ -103,30 +109,12 @@ impl ResponseSource {
     fn size_hint(&self) -> SizeHint {
         match self {
             ResponseSource::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
-            ResponseSource::Http1 { body, .. } | ResponseSource::Http2 { body, .. } => body.size_hint(),
+            ResponseSource::Http1 { connection, .. } => {
+                connection.as_ref().map_or(SizeHint::with_exact(0), |open| open.size_hint())
+            }
+            ResponseSource::Http2 { body, .. } => body.size_hint(),
             ResponseSource::Gzip(_) => SizeHint::default(),
         }
-    }
-}
-
-/// Reads from the connection until the body has a frame.
-fn poll_http1(
-    body: &mut Incoming,
-    connection: &mut Option<Box<Http1Connection>>,
-    context: &mut Context<'_>,
-) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-    loop {
-        if let Poll::Ready(frame) = Pin::new(&mut *body).poll_frame(context) {
-            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
-        }
-        let Some(open) = connection else {
-            return Poll::Pending;
-        };
-        if !open.drive(context) {
-            return Pin::new(body).poll_frame(context).map_err(Into::into);
-        }
-        // The connection ended; the body has its last frames or its error.
-        *connection = None;
     }
 }
 
@@ -165,9 +153,8 @@ impl Body for ResponseBody {
 impl Drop for ResponseSource {
     /// Keeps the connection of a body whose end the server saw by its length.
     fn drop(&mut self) {
-        if let ResponseSource::Http1 { body, connection, request } = self
-            && body.is_end_stream()
-            && let Some(connection) = connection.take()
+        if let ResponseSource::Http1 { connection, request } = self
+            && let Some(connection) = connection.take_if(|open| open.is_end())
         {
             request.endpoint().give_back(connection);
         }

@@ -4,7 +4,8 @@ use crate::fixture::*;
 use corten_edge::{Edge, Options, receive_listeners, send_listeners};
 use corten_routing::{Configuration, ListenerProtocol};
 use http::Response;
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -163,6 +164,44 @@ async fn a_new_process_takes_over_the_sockets() {
     upstream.allowed.notify_one();
     assert_eq!(text(&within(waiting).await.unwrap()), "old process");
     within(draining).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_edge_that_retires_answers_open_connections_until_they_end() {
+    let mut fixture = Fixture::http(vec![rule("/", "a")]).await;
+    let _upstream = fixture.echo("a").await;
+    let stream = TcpStream::connect(fixture.address).await.unwrap();
+    let (mut idle, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    let idle_connection = tokio::spawn(connection);
+    let response = within(idle.send_request(get("/"))).await.unwrap();
+    assert!(!response.headers().contains_key("connection"));
+    within(response.into_body().collect()).await.unwrap();
+    // A connection that was accepted and has sent nothing yet.
+    let silent = TcpStream::connect(fixture.address).await.unwrap();
+    let mut streams = http2(TcpStream::connect(fixture.address).await.unwrap()).await;
+    let over_http2 = || http::Request::get("http://example.com/").body(Full::default()).unwrap();
+    assert_eq!(within(streams.send_request(over_http2())).await.unwrap().status(), 200);
+    eventually(async || fixture.edge.metrics().contains("corten_edge_connections_total{transport=\"tcp\"} 3")).await;
+
+    fixture.edge.retire().await;
+    assert!(fixture.edge.listeners().await.unwrap().is_empty());
+    eventually(async || TcpStream::connect(fixture.address).await.is_err()).await;
+    // Routes and endpoints are still followed.
+    fixture.apply(ListenerProtocol::Http(any_host(vec![rule("/", "b")]))).await;
+    let _other = fixture.echo("b").await;
+    let response = within(idle.send_request(get("/"))).await.unwrap();
+    assert_eq!((response.status(), &response.headers()["x-served-by"]), (http::StatusCode::OK, &"b".parse().unwrap()));
+    assert_eq!(response.headers()["connection"], "close");
+    within(response.into_body().collect()).await.unwrap();
+    within(idle_connection).await.unwrap().unwrap();
+    let response = within(send_http1(silent, get("/"))).await;
+    assert_eq!(
+        (response.status(), &response.headers()["connection"]),
+        (http::StatusCode::OK, &"close".parse().unwrap())
+    );
+    // The client of HTTP/2 was asked to open no further stream.
+    eventually(async || streams.is_closed() || streams.send_request(over_http2()).await.is_err()).await;
+    within(fixture.edge.idle()).await;
 }
 
 #[tokio::test]

@@ -68,8 +68,16 @@ async fn an_upgraded_connection_outlives_changes_of_routes_and_endpoints() {
     fixture.endpoints("a", &[]);
     stream.write_all(b"after\n").await.unwrap();
     assert_eq!(line(&mut stream).await, "after\n");
+    fixture.edge.retire().await;
+    let mut idle = Box::pin(fixture.edge.idle());
+    stream.write_all(b"retired\n").await.unwrap();
+    tokio::select! {
+        () = &mut idle => panic!("an open connection is no idle edge"),
+        answered = line(&mut stream) => assert_eq!(answered, "retired\n"),
+    }
     stream.shutdown().await.unwrap();
     assert_eq!(within(stream.read_to_string(&mut String::new())).await.unwrap(), 0);
+    within(idle).await;
     task.abort();
 }
 

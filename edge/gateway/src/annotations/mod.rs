@@ -20,7 +20,7 @@ pub use options::{
     IngressOptions, RedirectTo, options,
 };
 pub use table::{Annotation, TABLE, Use};
-pub use value::{Kind, Value};
+pub use value::{Kind, Value, is_token};
 
 /// The prefix of the annotations.
 pub const PREFIX: &str = "nginx.ingress.kubernetes.io/";

@@ -1,6 +1,6 @@
 //! The settings that follow from the annotations of one Ingress.
 
-use corten_routing::Cors;
+use corten_routing::{Cors, OriginChange, Replacement};
 
 use super::url::{self, Server, Url};
 use super::{Annotations, Problem, Value};
@@ -40,6 +40,11 @@ pub struct IngressOptions {
     pub www_redirect: bool,
     pub cors: Option<Cors>,
     pub forwarded_prefix: Option<String>,
+    /// The ConfigMap with headers of responses.
+    pub response_headers: Option<String>,
+    pub origin: Option<OriginChange>,
+    /// Whether the client's address or its authentication suffices.
+    pub satisfy_any: bool,
     pub protocol: BackendProtocolName,
     pub backend_tls: BackendTlsOptions,
     pub passthrough: bool,
@@ -193,11 +198,40 @@ pub fn options(read: Annotations, namespace: &str) -> IngressOptions {
     limits(&read, &mut options);
     backends(&read, &mut options, namespace);
     sessions(&read, &mut options);
+    responses(&read, &mut options, namespace);
+    options.satisfy_any = read.text("satisfy").as_deref() == Some("any");
     options.cors = cors(&read);
     if read.is_on("canary") {
         options.canary = Some(canary(&read));
     }
     options
+}
+
+/// Reads the changes of responses.
+fn responses(read: &Annotations, options: &mut IngressOptions, namespace: &str) {
+    if let Some(map) = read.text("custom-headers") {
+        options.response_headers = local(&map, namespace);
+        if options.response_headers.is_none() {
+            options.refuse("custom-headers", "the ConfigMap is in another namespace", false);
+        }
+    }
+    let replacement = |from: &str, to: &str| Replacement { from: from.into(), to: to.into() };
+    let pair = |name: &str| {
+        let text = read.text(name)?;
+        super::value::pair(&text).map(|(from, to)| replacement(from, to))
+    };
+    let from = read.text("proxy-redirect-from").filter(|from| from != "off");
+    let redirect = match (from.as_deref(), read.text("proxy-redirect-to")) {
+        (Some("default"), _) | (Some(_), None) => {
+            options.refuse("proxy-redirect-from", "it needs a URL, and proxy-redirect-to", false);
+            None
+        }
+        (Some(from), Some(to)) => Some(replacement(from, &to)),
+        (None, _) => None,
+    };
+    let change =
+        OriginChange { redirect, cookie_domain: pair("proxy-cookie-domain"), cookie_path: pair("proxy-cookie-path") };
+    options.origin = (change != OriginChange::default()).then_some(change);
 }
 
 fn paths(read: &Annotations, options: &mut IngressOptions) {

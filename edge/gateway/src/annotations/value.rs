@@ -51,6 +51,8 @@ pub enum Kind {
     Object,
     /// A variable of nginx.
     Variable,
+    /// A string and the one that replaces it, with a space between; or `off`.
+    Pair,
     /// Anything: the value is not read.
     Any,
 }
@@ -80,6 +82,7 @@ impl Kind {
             Kind::Text => "text".to_owned(),
             Kind::Object => "name, or namespace/name".to_owned(),
             Kind::Variable => "variable".to_owned(),
+            Kind::Pair => "two strings".to_owned(),
             Kind::Any => "any".to_owned(),
         }
     }
@@ -136,6 +139,7 @@ pub fn parse(kind: Kind, text: &str) -> Result<Value, String> {
         Kind::Variable => one(text, "a variable", |text| {
             text.starts_with('$') && text.bytes().skip(1).all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
         }),
+        Kind::Pair => one(text, "two strings", |text| text == "off" || pair(text).is_some()),
         Kind::Any => Ok(Value::Text(String::new())),
     }
 }
@@ -188,6 +192,14 @@ fn statuses(text: &str) -> Result<Vec<u16>, String> {
 
 fn is_printable(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Returns the two strings of a value. Regular expressions are none of them.
+pub fn pair(text: &str) -> Option<(&str, &str)> {
+    let is_plain = |part: &str| is_printable(part) && !part.contains(['"', ';', '\\', '~', '$']);
+    let (from, to) = text.split_once(' ')?;
+    let to = to.trim_start();
+    (is_plain(from) && is_plain(to) && text.len() <= 512).then_some((from, to))
 }
 
 /// Reports whether a string is a token of HTTP.

@@ -127,6 +127,15 @@ impl Importer {
             let set = json!([{"name": "X-Forwarded-Prefix", "value": prefix}]);
             filters.push(json!({"type": "RequestHeaderModifier", "requestHeaderModifier": {"set": set}}));
         }
+        for (is_set, name) in [
+            (options.response_headers.is_some(), "custom-headers"),
+            (options.origin.is_some(), "proxy-redirect and proxy-cookie"),
+            (options.satisfy_any, "satisfy"),
+        ] {
+            if is_set {
+                self.note(source, format!("{name}: neither an HTTPRoute nor a RoutePolicy has it"));
+            }
+        }
         if let Some(mirror) = &options.mirror {
             self.allow(source, GROUP, "HTTPRoute", mirror);
             filters.push(json!({"type": "RequestMirror", "requestMirror": {"backendRef": mirror}}));

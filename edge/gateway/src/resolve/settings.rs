@@ -84,6 +84,19 @@ impl Settings {
         }
     }
 
+    /// Lets requests pass whose address or whose authentication suffices, instead of those with both.
+    pub fn satisfy_any(&mut self) {
+        let is_address = |filter: &Filter| matches!(filter, Filter::Addresses(_));
+        if self.authentication.is_empty() || !self.limits.iter().any(is_address) {
+            return;
+        }
+        let (addresses, limits): (Vec<Filter>, Vec<Filter>) =
+            std::mem::take(&mut self.limits).into_iter().partition(is_address);
+        self.limits = limits;
+        let conditions: Vec<Filter> = addresses.into_iter().chain(std::mem::take(&mut self.authentication)).collect();
+        self.authentication = vec![Filter::AnyOf(conditions.into())];
+    }
+
     /// Returns the filters that a reference to a backend gets.
     pub fn backend_filters(&self) -> Vec<Filter> {
         let size = self.max_body_bytes.map(Filter::BodySize);

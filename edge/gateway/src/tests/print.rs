@@ -230,6 +230,12 @@ fn filter(filter: &Filter) -> String {
         }
         Filter::Jwt(jwt) => format!("jwt of {:?}", jwt.issuer),
         Filter::BodySize(size) => format!("body {size}"),
+        Filter::AnyOf(conditions) => {
+            format!("any of [{}]", conditions.iter().map(self::filter).collect::<Vec<_>>().join(", "))
+        }
+        Filter::Origin(change) => {
+            format!("origin {:?} {:?} {:?}", change.redirect, change.cookie_domain, change.cookie_path)
+        }
         Filter::Compression => "gzip".to_owned(),
         Filter::NoAccessLog => "unlogged".to_owned(),
         Filter::HashBy(key) => format!("hash {key:?}"),

@@ -2,11 +2,9 @@
 
 use corten_meta::Value;
 use corten_meta::field::FieldError;
-use jiff::Timestamp;
 
 use super::webhook::default_webhooks;
 use super::{GROUP, reserved_name};
-use crate::cells::{age, count, list, name};
 use crate::kind::{Behaviour, Kind};
 
 /// A configuration of webhooks that may change objects, or only validate them.
@@ -34,7 +32,7 @@ fn kind(kind: &str, behaviour: WebhookConfiguration) -> Kind {
         .generation()
         .counts_empty()
         .conditional_update()
-        .table("Name, Webhooks:integer, Age")
+        .table("Name, Webhooks:integer=count(/webhooks), Age")
         .behaviour(behaviour)
 }
 
@@ -53,9 +51,5 @@ impl Behaviour for WebhookConfiguration {
 
     fn validate_present(&self, object: &Value, old: &Value) -> Vec<FieldError> {
         crate::rules::validate(self.rules, object, Some(old))
-    }
-
-    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        vec![name(object), count(list(object, "/webhooks")), age(object, now)]
     }
 }

@@ -16,7 +16,6 @@ struct CustomResourceDefinition;
 /// The finalizer that keeps a CustomResourceDefinition until its objects are deleted.
 pub const CUSTOM_RESOURCE_CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions")
         .cluster()
@@ -160,10 +159,6 @@ impl Behaviour for CustomResourceDefinition {
         let mut found = schemas::unknown_formats(new);
         found.retain(|format| !before.contains(format));
         found.into_iter().map(|format| format!("unrecognized format {}", quote(&format))).collect()
-    }
-
-    fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {
-        crate::cells::name_and_creation(object)
     }
 }
 

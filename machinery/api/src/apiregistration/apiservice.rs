@@ -13,7 +13,6 @@ use crate::rules::Site;
 
 struct ApiService;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("apiregistration.k8s.io", "v1", "APIService", "apiservices")
         .cluster()

@@ -10,7 +10,6 @@ use crate::kind::{Behaviour, Kind};
 
 struct ControllerRevision;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("apps", "v1", "ControllerRevision", "controllerrevisions")
         .table("Name, Controller, Revision, Age")

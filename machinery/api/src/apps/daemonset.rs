@@ -5,21 +5,27 @@ use corten_meta::quote::quote;
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::cells::{age, containers, format_labels, format_selector, name, number, text};
+use crate::cells::text;
 use crate::core::pod_spec::default_template;
 use crate::defaulting::{default_at, put};
 use crate::kind::{Behaviour, Kind};
 
 struct DaemonSet;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("apps", "v1", "DaemonSet", "daemonsets")
         .short(&["ds"])
         .category("all")
         .status()
         .generation()
-        .table("Name, Desired:integer, Current:integer, Ready:integer, Up-to-date:integer, Available:integer, Node Selector, Age; Containers, Images, Selector")
+        .table(
+            "Name, Desired:integer=number(/status/desiredNumberScheduled), \
+             Current:integer=number(/status/currentNumberScheduled), Ready:integer=number(/status/numberReady), \
+             Up-to-date:integer=number(/status/updatedNumberScheduled), \
+             Available:integer=number(/status/numberAvailable), \
+             Node Selector=labels(/spec/template/spec/nodeSelector), Age; Containers=names(/spec/template/spec), \
+             Images=images(/spec/template/spec), Selector=selector(/spec/selector)",
+        )
         .behaviour(DaemonSet)
 }
 
@@ -95,23 +101,6 @@ impl Behaviour for DaemonSet {
     fn empty(&self, object: &mut Value) {
         put(object, "/metadata/annotations", json!({}));
         set_template_generation(object, 0);
-    }
-
-    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        let [names, images] = containers(object, "/spec/template/spec");
-        vec![
-            name(object),
-            number(object, "/status/desiredNumberScheduled").into(),
-            number(object, "/status/currentNumberScheduled").into(),
-            number(object, "/status/numberReady").into(),
-            number(object, "/status/updatedNumberScheduled").into(),
-            number(object, "/status/numberAvailable").into(),
-            format_labels(object.pointer("/spec/template/spec/nodeSelector")).into(),
-            age(object, now),
-            names,
-            images,
-            format_selector(object.pointer("/spec/selector")).into(),
-        ]
     }
 }
 

@@ -11,7 +11,6 @@ use crate::kind::{Behaviour, Kind, ScalePaths};
 
 struct Deployment;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("apps", "v1", "Deployment", "deployments")
         .short(&["deploy"])

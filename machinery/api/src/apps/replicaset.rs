@@ -1,16 +1,13 @@
 //! ReplicaSet.
 
 use corten_meta::Value;
-use jiff::Timestamp;
 
-use crate::cells::{age, containers, format_selector, name, number};
 use crate::core::pod_spec::default_template;
 use crate::defaulting::{default_at, put};
 use crate::kind::{Behaviour, Kind, ScalePaths};
 
 struct ReplicaSet;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("apps", "v1", "ReplicaSet", "replicasets")
         .short(&["rs"])
@@ -18,7 +15,11 @@ pub fn kind() -> Kind {
         .scale()
         .status()
         .generation()
-        .table("Name, Desired:integer, Current:integer, Ready:integer, Age; Containers, Images, Selector")
+        .table(
+            "Name, Desired:integer=number(/spec/replicas), Current:integer=number(/status/replicas), \
+             Ready:integer=number(/status/readyReplicas), Age; Containers=names(/spec/template/spec), \
+             Images=images(/spec/template/spec), Selector=selector(/spec/selector)",
+        )
         .behaviour(ReplicaSet)
 }
 
@@ -41,20 +42,6 @@ impl Behaviour for ReplicaSet {
 
     fn empty(&self, object: &mut Value) {
         put(object, "/spec/replicas", 0);
-    }
-
-    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        let [names, images] = containers(object, "/spec/template/spec");
-        vec![
-            name(object),
-            number(object, "/spec/replicas").into(),
-            number(object, "/status/replicas").into(),
-            number(object, "/status/readyReplicas").into(),
-            age(object, now),
-            names,
-            images,
-            format_selector(object.pointer("/spec/selector")).into(),
-        ]
     }
 
     fn scale(&self) -> Option<ScalePaths> {

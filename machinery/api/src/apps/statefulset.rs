@@ -15,7 +15,6 @@ use crate::kind::{Behaviour, Kind, NameRule, ScalePaths};
 
 struct StatefulSet;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("apps", "v1", "StatefulSet", "statefulsets")
         .short(&["sts"])

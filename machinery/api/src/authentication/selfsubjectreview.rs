@@ -2,7 +2,6 @@
 
 use crate::kind::Kind;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews").cluster().review()
 }

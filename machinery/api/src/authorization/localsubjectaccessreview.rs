@@ -1,18 +1,7 @@
 //! LocalSubjectAccessReview.
 
-use crate::kind::{Behaviour, Kind};
+use crate::kind::Kind;
 
-struct Review;
-
-/// Returns the declaration.
 pub fn kind() -> Kind {
-    Kind::new("authorization.k8s.io", "v1", "LocalSubjectAccessReview", "localsubjectaccessreviews")
-        .review()
-        .behaviour(Review)
-}
-
-impl Behaviour for Review {
-    fn rules(&self) -> &'static str {
-        ".authorization.v1.LocalSubjectAccessReview"
-    }
+    Kind::new("authorization.k8s.io", "v1", "LocalSubjectAccessReview", "localsubjectaccessreviews").review().ruled()
 }

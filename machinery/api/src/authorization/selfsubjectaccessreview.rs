@@ -1,19 +1,10 @@
 //! SelfSubjectAccessReview.
 
-use crate::kind::{Behaviour, Kind};
+use crate::kind::Kind;
 
-struct Review;
-
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews")
         .cluster()
         .review()
-        .behaviour(Review)
-}
-
-impl Behaviour for Review {
-    fn rules(&self) -> &'static str {
-        ".authorization.v1.SelfSubjectAccessReview"
-    }
+        .ruled()
 }

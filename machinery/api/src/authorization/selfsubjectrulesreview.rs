@@ -2,7 +2,6 @@
 
 use crate::kind::Kind;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("authorization.k8s.io", "v1", "SelfSubjectRulesReview", "selfsubjectrulesreviews").cluster().review()
 }

@@ -1,19 +1,7 @@
 //! SubjectAccessReview.
 
-use crate::kind::{Behaviour, Kind};
+use crate::kind::Kind;
 
-struct Review;
-
-/// Returns the declaration.
 pub fn kind() -> Kind {
-    Kind::new("authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews")
-        .cluster()
-        .review()
-        .behaviour(Review)
-}
-
-impl Behaviour for Review {
-    fn rules(&self) -> &'static str {
-        ".authorization.v1.SubjectAccessReview"
-    }
+    Kind::new("authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews").cluster().review().ruled()
 }

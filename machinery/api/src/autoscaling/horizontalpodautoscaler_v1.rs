@@ -27,7 +27,6 @@ const DEFAULT_UTILIZATION: i64 = 80;
 
 struct HorizontalPodAutoscaler;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("autoscaling", "v1", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
         .short(&["hpa"])

@@ -16,7 +16,6 @@ pub(super) struct HorizontalPodAutoscaler;
 /// The columns, shared with version 1.
 pub(super) const TABLE: &str = "Name, Reference, Targets, MinPods, MaxPods, Replicas, Age";
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
         .short(&["hpa"])

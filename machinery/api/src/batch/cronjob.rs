@@ -11,7 +11,6 @@ use crate::rules;
 
 struct CronJob;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("batch", "v1", "CronJob", "cronjobs")
         .short(&["cj"])

@@ -15,7 +15,6 @@ use crate::kind::{Behaviour, Kind};
 
 struct Job;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("batch", "v1", "Job", "jobs")
         .category("all")

@@ -12,7 +12,6 @@ use crate::kind::{Behaviour, Kind, NameRule, Role};
 
 struct CertificateSigningRequest;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("certificates.k8s.io", "v1", "CertificateSigningRequest", "certificatesigningrequests")
         .cluster()

@@ -86,7 +86,6 @@ pub struct CertificateRequest {
 }
 
 impl CertificateRequest {
-    /// Reads a request in PEM.
     pub fn parse(pem: &[u8]) -> Result<CertificateRequest, RequestError> {
         let der = decode_pem(pem)?;
         let mut outer = Reader::new(&der);

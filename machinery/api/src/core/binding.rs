@@ -2,7 +2,6 @@
 
 use crate::kind::Kind;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "Binding", "bindings").review()
 }

@@ -8,7 +8,6 @@ use crate::kind::{Behaviour, Kind, Storage};
 
 struct ComponentStatus;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     let mut kind = Kind::new("", "v1", "ComponentStatus", "componentstatuses")
         .cluster()

@@ -10,7 +10,6 @@ use crate::kind::{Behaviour, Kind};
 
 struct ConfigMap;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "ConfigMap", "configmaps")
         .short(&["cm"])

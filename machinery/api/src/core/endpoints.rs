@@ -11,7 +11,6 @@ use crate::rules::Site;
 
 struct Endpoints;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "Endpoints", "endpoints")
         .short(&["ep"])

@@ -27,7 +27,6 @@ pub(crate) fn columns() -> Vec<Column> {
     ]
 }
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "Event", "events")
         .short(&["ev"])

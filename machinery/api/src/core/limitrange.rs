@@ -10,7 +10,6 @@ use crate::kind::{Behaviour, Kind};
 
 struct LimitRange;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "LimitRange", "limitranges")
         .short(&["limits"])
@@ -38,10 +37,6 @@ impl Behaviour for LimitRange {
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
         super::limit_validation::validate_limit_range(object)
-    }
-
-    fn cells(&self, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
-        crate::cells::name_and_creation(object)
     }
 }
 

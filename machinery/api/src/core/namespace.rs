@@ -5,14 +5,13 @@ use corten_meta::field::{FieldError, Path};
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::cells::{age, list, name, text};
+use crate::cells::{list, text};
 use crate::defaulting::{default_at, put};
 use crate::kind::objectmeta::finalizer_errors;
 use crate::kind::{Behaviour, Kind, NameRule, Role};
 
 struct Namespace;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "Namespace", "namespaces")
         .cluster()
@@ -22,7 +21,7 @@ pub fn kind() -> Kind {
         .status()
         .name_rule(NameRule::Label)
         .selectable(&["status.phase"])
-        .table("Name, Status, Age")
+        .table("Name, Status=/status/phase, Age")
         .returns_deleted()
         .marked_by_time()
         .behaviour(Namespace)
@@ -85,10 +84,6 @@ impl Behaviour for Namespace {
         let path = Path::root("status").child("Phase");
         let detail = format!("may only be '{wanted}' if `deletionTimestamp` is {empty}");
         if phase == wanted { Vec::new() } else { vec![FieldError::invalid(&path, phase, detail)] }
-    }
-
-    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        vec![name(object), text(object, "/status/phase").into(), age(object, now)]
     }
 
     fn fields(&self, object: &Value, field: &str) -> Option<String> {

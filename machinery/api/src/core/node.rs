@@ -16,7 +16,6 @@ use crate::validation::legacy_cidr;
 
 struct Node;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "Node", "nodes")
         .cluster()

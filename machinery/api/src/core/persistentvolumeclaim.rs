@@ -14,7 +14,6 @@ use crate::kind::{Behaviour, Kind};
 
 struct PersistentVolumeClaim;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
         .short(&["pvc"])

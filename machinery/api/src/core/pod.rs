@@ -13,7 +13,6 @@ use crate::kind::{Behaviour, Kind, Role};
 
 struct Pod;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     const CONNECT: &[&str] = &["create", "get"];
     const PART: &[&str] = &["get", "patch", "update"];

@@ -30,7 +30,6 @@ fn drop_old_init_containers(object: &mut Value, metadata: &str) {
     }
 }
 
-/// Sets the defaults of a pod's spec.
 pub(crate) fn default_pod_spec(spec: &mut Value) {
     mirror_service_account(spec);
     default_at(spec, "/dnsPolicy", "ClusterFirst");

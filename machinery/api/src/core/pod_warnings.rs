@@ -58,7 +58,6 @@ pub(crate) fn of_old_volume(source: &At<'_>, kind: &str, why: &str) -> String {
 pub(crate) const OLD_CLASS: [(&str, &str); 1] =
     [("volume.beta.kubernetes.io/storage-class", "deprecated since v1.8; use \"storageClassName\" attribute instead")];
 
-/// Returns the warnings for a new pod.
 pub(crate) fn of_pod(pod: &Value) -> Vec<String> {
     let mut out = Vec::new();
     of_name(pod, "the Pod's hostname", &mut out);

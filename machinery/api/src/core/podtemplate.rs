@@ -2,18 +2,18 @@
 
 use corten_meta::Value;
 use corten_meta::field::{FieldError, Path};
-use jiff::Timestamp;
 
-use crate::cells::{containers, format_labels, name};
 use crate::kind::{Behaviour, Kind};
 
 struct PodTemplate;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "PodTemplate", "podtemplates")
         .generation()
-        .table("Name, Containers, Images, Pod Labels")
+        .table(
+            "Name, Containers=names(/template/spec), Images=images(/template/spec), \
+             Pod Labels=labels(/template/metadata/labels)",
+        )
         .returns_deleted()
         .behaviour(PodTemplate)
 }
@@ -30,10 +30,5 @@ impl Behaviour for PodTemplate {
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         let path = corten_meta::field::Path::root("template");
         crate::core::pod_warnings::of_template(new, old, "/template", &path)
-    }
-
-    fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {
-        let [names, images] = containers(object, "/template/spec");
-        vec![name(object), names, images, format_labels(object.pointer("/template/metadata/labels")).into()]
     }
 }

@@ -2,16 +2,14 @@
 
 use corten_meta::Value;
 use corten_meta::field::FieldError;
-use jiff::Timestamp;
 
 use super::replica_validation;
-use crate::cells::{age, containers, format_labels, name, number};
+use crate::cells::number;
 use crate::defaulting::{default_at, put};
 use crate::kind::{Behaviour, Kind, NameRule, ScalePaths};
 
 struct ReplicationController;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "ReplicationController", "replicationcontrollers")
         .short(&["rc"])
@@ -24,7 +22,11 @@ pub fn kind() -> Kind {
         .name_rule(NameRule::SubdomainInBytes)
         .stored_at("/registry/controllers")
         .selectable(&["status.replicas"])
-        .table("Name, Desired:integer, Current:integer, Ready:integer, Age; Containers, Images, Selector")
+        .table(
+            "Name, Desired:integer=number(/spec/replicas), Current:integer=number(/status/replicas), \
+             Ready:integer=number(/status/readyReplicas), Age; Containers=names(/spec/template/spec), \
+             Images=images(/spec/template/spec), Selector=labels(/spec/selector)",
+        )
         .behaviour(ReplicationController)
 }
 
@@ -57,20 +59,6 @@ impl Behaviour for ReplicationController {
         let (subject, other) = old.map_or((new, None), |old| (old, Some(new)));
         out.extend(crate::core::pod_warnings::of_template(subject, other, "/spec/template", &path));
         out
-    }
-
-    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        let [names, images] = containers(object, "/spec/template/spec");
-        vec![
-            name(object),
-            number(object, "/spec/replicas").into(),
-            number(object, "/status/replicas").into(),
-            number(object, "/status/readyReplicas").into(),
-            age(object, now),
-            names,
-            images,
-            format_labels(object.pointer("/spec/selector")).into(),
-        ]
     }
 
     fn fields(&self, object: &Value, field: &str) -> Option<String> {

@@ -11,7 +11,6 @@ use crate::kind::{Behaviour, Kind};
 
 struct ResourceQuota;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "ResourceQuota", "resourcequotas")
         .short(&["quota"])

@@ -14,7 +14,6 @@ use crate::kind::{Behaviour, Kind};
 
 struct Secret;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "Secret", "secrets")
         .selectable(&["type"])

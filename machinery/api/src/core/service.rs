@@ -14,7 +14,6 @@ use crate::kind::{Behaviour, Kind, NameRule};
 
 struct Service;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "Service", "services")
         .short(&["svc"])

@@ -7,7 +7,6 @@ use crate::kind::{Behaviour, Kind, Role};
 
 struct ServiceAccount;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "ServiceAccount", "serviceaccounts")
         .short(&["sa"])

@@ -13,7 +13,6 @@ use crate::validation::{endpoint_ip, legacy_ip};
 
 struct EndpointSlice;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
         .generation()

@@ -21,7 +21,6 @@ const RENAMED: [(&str, &str); 7] = [
     ("deprecatedCount", "count"),
 ];
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("events.k8s.io", "v1", "Event", "events")
         .short(&["ev"])

@@ -9,7 +9,6 @@ use crate::kind::{Behaviour, Kind};
 
 struct FlowSchema;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("flowcontrol.apiserver.k8s.io", "v1", "FlowSchema", "flowschemas")
         .cluster()

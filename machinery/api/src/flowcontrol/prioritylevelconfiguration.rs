@@ -1,22 +1,24 @@
 //! PriorityLevelConfiguration.
 
 use corten_meta::Value;
-use jiff::Timestamp;
 
-use crate::cells::{age, name, text};
 use crate::defaulting::{default_at, default_nonzero};
 use crate::kind::{Behaviour, Kind};
 
 struct PriorityLevelConfiguration;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("flowcontrol.apiserver.k8s.io", "v1", "PriorityLevelConfiguration", "prioritylevelconfigurations")
         .cluster()
         .status()
         .status_keeps_metadata()
         .generation()
-        .table("Name, Type, NominalConcurrencyShares, Queues, HandSize, QueueLengthLimit, Age")
+        .table(
+            "Name, Type=/spec/type, NominalConcurrencyShares=value(/spec/limited/nominalConcurrencyShares), \
+             Queues=value(/spec/limited/limitResponse/queuing/queues), \
+             HandSize=value(/spec/limited/limitResponse/queuing/handSize), \
+             QueueLengthLimit=value(/spec/limited/limitResponse/queuing/queueLengthLimit), Age",
+        )
         .behaviour(PriorityLevelConfiguration)
 }
 
@@ -33,18 +35,5 @@ impl Behaviour for PriorityLevelConfiguration {
         default_nonzero(object, "/spec/limited/limitResponse/queuing/handSize", 8);
         default_nonzero(object, "/spec/limited/limitResponse/queuing/queues", 64);
         default_nonzero(object, "/spec/limited/limitResponse/queuing/queueLengthLimit", 50);
-    }
-
-    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        let cell = |pointer: &str| object.pointer(pointer).cloned().unwrap_or_else(|| "<none>".into());
-        vec![
-            name(object),
-            text(object, "/spec/type").into(),
-            cell("/spec/limited/nominalConcurrencyShares"),
-            cell("/spec/limited/limitResponse/queuing/queues"),
-            cell("/spec/limited/limitResponse/queuing/handSize"),
-            cell("/spec/limited/limitResponse/queuing/queueLengthLimit"),
-            age(object, now),
-        ]
     }
 }

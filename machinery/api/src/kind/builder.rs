@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{Behaviour, Column, Kind, NameRule, PART_VERBS, PROXY_VERBS, Role, Storage, Subresource};
+use super::{Behaviour, Column, Kind, NameRule, PART_VERBS, PROXY_VERBS, Role, Ruled, Storage, Subresource};
 
 impl Kind {
     #[must_use]
@@ -96,14 +96,16 @@ impl Kind {
     }
 
     /// Sets the columns of `kubectl get`: names separated by commas, those after the semicolon only with `-o wide`; a
-    /// type other than string follows its name after a colon, and a format after a slash.
+    /// type other than string follows its name after a colon, a format after a slash, and the source of its cells after
+    /// an equals sign.
     #[must_use]
     pub fn table(mut self, columns: &str) -> Kind {
         let (always, wide) = columns.split_once("; ").unwrap_or((columns, ""));
         let column = |text: &str, priority| {
+            let (text, source) = text.split_once('=').unwrap_or((text, usual_source(text)));
             let (name, kind) = text.split_once(':').unwrap_or((text, "string"));
             let (kind, format) = kind.split_once('/').unwrap_or((kind, if name == "Name" { "name" } else { "" }));
-            Column { priority, ..Column::new(name, kind).format(format) }
+            Column { priority, source: source.to_owned(), ..Column::new(name, kind).format(format) }
         };
         self.columns = always.split(", ").map(|c| column(c, 0)).collect();
         self.columns.extend(wide.split(", ").filter(|c| !c.is_empty()).map(|c| column(c, 1)));
@@ -127,33 +129,6 @@ impl Kind {
         self
     }
 
-    /// Makes `metadata.generation` count the changes of the spec.
-    #[must_use]
-    pub fn generation(mut self) -> Kind {
-        self.rules.generation = true;
-        self
-    }
-
-    /// Makes an added or removed empty list or map count as a change.
-    #[must_use]
-    pub fn counts_empty(mut self) -> Kind {
-        self.rules.counts_empty = true;
-        self
-    }
-
-    /// Makes the generation count dropped fields of disabled features.
-    #[must_use]
-    pub fn counts_gated(mut self) -> Kind {
-        self.rules.counts_gated = true;
-        self
-    }
-
-    #[must_use]
-    pub fn status_keeps_metadata(mut self) -> Kind {
-        self.rules.status_keeps_metadata = true;
-        self
-    }
-
     #[must_use]
     pub fn status_takes_identity(self) -> Kind {
         self.status_takes(&["uid", "generateName", "deletionGracePeriodSeconds"])
@@ -165,85 +140,10 @@ impl Kind {
         self.status_keeps_metadata()
     }
 
-    /// Declares that the server completes the spec, which never changes, so that no manager owns its fields.
-    #[must_use]
-    pub fn spec_is_reset(mut self) -> Kind {
-        self.rules.is_spec_reset = true;
-        self
-    }
-
-    #[must_use]
-    pub fn labels_from_template(mut self) -> Kind {
-        self.rules.labels_from_template = true;
-        self
-    }
-
-    #[must_use]
-    pub fn status_apply_creates(mut self) -> Kind {
-        self.rules.status_apply_creates = true;
-        self
-    }
-
     #[must_use]
     pub fn is_owned_as_sent(mut self) -> Kind {
         self.rules.is_owned_as_sent = true;
         self.status_needs_spec()
-    }
-
-    #[must_use]
-    pub fn status_needs_spec(mut self) -> Kind {
-        self.rules.status_needs_spec = true;
-        self
-    }
-
-    /// Makes a create keep its status.
-    #[must_use]
-    pub fn status_on_create(mut self) -> Kind {
-        self.rules.status_on_create = true;
-        self
-    }
-
-    #[must_use]
-    pub fn create_on_update(mut self) -> Kind {
-        self.rules.allow_create_on_update = true;
-        self
-    }
-
-    /// Requires a resourceVersion in updates.
-    #[must_use]
-    pub fn conditional_update(mut self) -> Kind {
-        self.rules.allow_unconditional_update = false;
-        self
-    }
-
-    #[must_use]
-    pub fn graceful_delete(mut self) -> Kind {
-        self.rules.graceful_delete = true;
-        self
-    }
-
-    #[must_use]
-    pub fn returns_deleted(mut self) -> Kind {
-        self.rules.returns_deleted = true;
-        self
-    }
-
-    #[must_use]
-    pub fn orphan_by_default(mut self) -> Kind {
-        self.rules.orphan_by_default = true;
-        self
-    }
-
-    #[must_use]
-    pub fn without_dependents(mut self) -> Kind {
-        self.rules.is_without_dependents = true;
-        self
-    }
-
-    #[must_use]
-    pub fn marked_by_time(mut self) -> Kind {
-        self.rules.is_marked_by_time = true;
-        self
     }
 
     #[must_use]
@@ -255,25 +155,6 @@ impl Kind {
     #[must_use]
     pub fn name_rule(mut self, rule: NameRule) -> Kind {
         self.rules.name_rule = rule;
-        self
-    }
-
-    #[must_use]
-    pub fn status_keeps_owners(mut self) -> Kind {
-        self.rules.status_keeps_owners = true;
-        self
-    }
-
-    #[must_use]
-    pub fn status_keeps_labels(mut self) -> Kind {
-        self.rules.status_keeps_labels = true;
-        self
-    }
-
-    /// Declares that its status subresource cannot be read as a table.
-    #[must_use]
-    pub fn status_without_rows(mut self) -> Kind {
-        self.rules.status_has_no_rows = true;
         self
     }
 
@@ -290,9 +171,69 @@ impl Kind {
         self
     }
 
+    /// Validates objects by the rules of their type alone.
+    #[must_use]
+    pub(crate) fn ruled(self) -> Kind {
+        let section = self.schema.trim_start_matches("io.k8s.api").to_owned();
+        self.behaviour(Ruled(section))
+    }
+
     #[must_use]
     pub fn behaviour(mut self, behaviour: impl Behaviour + 'static) -> Kind {
         self.behaviour = Arc::new(behaviour);
         self
     }
+}
+
+/// Returns the source of the columns that most kinds have.
+fn usual_source(column: &str) -> &'static str {
+    match column {
+        "Name" => "/metadata/name",
+        "Age" => "age()",
+        "Created At:date" => "/metadata/creationTimestamp",
+        _ => "",
+    }
+}
+
+/// Adds a step for each rule that is a flag: `step: rule = value;`.
+macro_rules! flags {
+    ($($(#[$doc:meta])* $step:ident: $rule:ident = $value:literal;)*) => {
+        impl Kind {
+            $($(#[$doc])*
+            #[must_use]
+            pub fn $step(mut self) -> Kind {
+                self.rules.$rule = $value;
+                self
+            })*
+        }
+    };
+}
+
+flags! {
+    /// Makes `metadata.generation` count the changes of the spec.
+    generation: generation = true;
+    /// Makes an added or removed empty list or map count as a change.
+    counts_empty: counts_empty = true;
+    /// Makes the generation count dropped fields of disabled features.
+    counts_gated: counts_gated = true;
+    status_keeps_metadata: status_keeps_metadata = true;
+    /// Declares that the server completes the spec, which never changes, so that no manager owns its fields.
+    spec_is_reset: is_spec_reset = true;
+    labels_from_template: labels_from_template = true;
+    status_apply_creates: status_apply_creates = true;
+    status_needs_spec: status_needs_spec = true;
+    /// Makes a create keep its status.
+    status_on_create: status_on_create = true;
+    create_on_update: allow_create_on_update = true;
+    /// Requires a resourceVersion in updates.
+    conditional_update: allow_unconditional_update = false;
+    graceful_delete: graceful_delete = true;
+    returns_deleted: returns_deleted = true;
+    orphan_by_default: orphan_by_default = true;
+    without_dependents: is_without_dependents = true;
+    marked_by_time: is_marked_by_time = true;
+    status_keeps_owners: status_keeps_owners = true;
+    status_keeps_labels: status_keeps_labels = true;
+    /// Declares that its status subresource cannot be read as a table.
+    status_without_rows: status_has_no_rows = true;
 }

@@ -11,6 +11,8 @@ pub struct Column {
     pub description: String,
     /// The priority: 0 is always shown, a higher one only with `-o wide`.
     pub priority: i32,
+    /// The source of its cells, as [`crate::cells::cell`] reads it; empty if the kind makes its rows itself.
+    pub source: String,
 }
 
 impl Column {
@@ -21,6 +23,7 @@ impl Column {
             format: String::new(),
             description: String::new(),
             priority: 0,
+            source: String::new(),
         }
     }
 

@@ -7,13 +7,14 @@ use corten_meta::Value;
 use corten_meta::field::FieldError;
 
 use super::{Kind, update};
+use crate::emulation;
 use crate::schema::{Recall, recall};
 
 impl Kind {
-    /// Returns an object as its author sent it, as rules see it, outside of `spared`.
-    pub fn for_validation(&self, object: &Value, sent: Value, spared: &[&str]) -> Value {
+    /// Returns an object as its author sent it, as rules see it, outside of `spared`. `old` is the stored object.
+    pub fn for_validation(&self, object: &Value, sent: Value, spared: &[&str], old: Option<&Value>) -> Value {
         let mut object = self.recalled(object, sent, spared, Recall::ForValidation);
-        self.drop_gated(&mut object);
+        self.drop_gated(&mut object, old);
         object
     }
 
@@ -35,7 +36,9 @@ impl Kind {
 
     /// Validates as [`Kind::validate_update`] does, with the new object as its author sent it.
     pub fn validate_sent_update(&self, new: &Value, sent: &Value, old: &Value) -> Vec<FieldError> {
-        self.shown(update::validate(self, &self.exact(new, sent), sent, old))
+        let mut errors = update::validate(self, &self.exact(new, sent), sent, old);
+        errors.extend(emulation::validate(self, new, Some(old)));
+        self.shown(errors)
     }
 
     /// Validates as [`Kind::validate_status_update`] does, with the new object as its author sent it.

@@ -13,7 +13,6 @@ static SCHEMA: LazyLock<Value> = LazyLock::new(|| schema("usage", usage_schema()
 
 struct NodeMetrics;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     measured("NodeMetrics", "nodes").cluster().behaviour(NodeMetrics)
 }

@@ -21,7 +21,6 @@ static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
 
 struct PodMetrics;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     measured("PodMetrics", "pods").behaviour(PodMetrics)
 }

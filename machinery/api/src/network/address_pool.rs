@@ -10,7 +10,6 @@ use super::AddressRange;
 /// The plural name of the resource.
 pub const ADDRESS_POOLS: &str = "addresspools";
 
-/// A pool.
 #[derive(Clone, Debug)]
 pub struct AddressPool {
     pub name: String,

@@ -24,7 +24,6 @@ static SCHEMA: LazyLock<Value> = LazyLock::new(schema);
 
 struct PodAddress;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     let mut kind = Kind::new(NETWORK_GROUP, VERSION, KIND, PLURAL)
         .verbs(&["get", "list", "watch"])

@@ -11,7 +11,6 @@ use crate::kind::{Behaviour, Kind};
 
 struct Ingress;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("networking.k8s.io", "v1", "Ingress", "ingresses")
         .short(&["ing"])

@@ -9,7 +9,6 @@ use crate::kind::{Behaviour, Kind};
 
 struct IngressClass;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("networking.k8s.io", "v1", "IngressClass", "ingressclasses")
         .cluster()

@@ -8,7 +8,6 @@ use crate::kind::{Behaviour, Kind, NameRule};
 
 struct IpAddress;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("networking.k8s.io", "v1", "IPAddress", "ipaddresses")
         .cluster()

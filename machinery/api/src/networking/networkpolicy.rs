@@ -1,24 +1,22 @@
 //! NetworkPolicy.
 
 use corten_meta::Value;
-use jiff::Timestamp;
 use serde_json::json;
 
 use crate::address_warnings::cidr;
-use crate::cells::{age, format_selector, list, name};
+use crate::cells::list;
 use crate::check::At;
 use crate::defaulting::{default_at, items, put};
 use crate::kind::{Behaviour, Kind};
 
 struct NetworkPolicy;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies")
         .short(&["netpol"])
         .generation()
         .counts_empty()
-        .table("Name, Pod-Selector, Age")
+        .table("Name, Pod-Selector=selector(/spec/podSelector), Age")
         .behaviour(NetworkPolicy)
 }
 
@@ -51,9 +49,5 @@ impl Behaviour for NetworkPolicy {
             }
         }
         out
-    }
-
-    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        vec![name(object), format_selector(object.pointer("/spec/podSelector")).into(), age(object, now)]
     }
 }

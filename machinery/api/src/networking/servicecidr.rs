@@ -2,21 +2,19 @@
 
 use corten_meta::field::{FieldError, Path};
 use corten_meta::{Value, names};
-use jiff::Timestamp;
 
-use crate::cells::{age, join, list, name};
+use crate::cells::list;
 use crate::kind::{Behaviour, Kind};
 use crate::validation::invalid_each;
 
 struct ServiceCidr;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs")
         .cluster()
         .status()
         .status_takes_identity()
-        .table("Name, CIDRs, Age")
+        .table("Name, CIDRs=join(/spec/cidrs), Age")
         .behaviour(ServiceCidr)
 }
 
@@ -62,10 +60,5 @@ impl Behaviour for ServiceCidr {
             errors.extend(self.validate(new));
         }
         errors
-    }
-
-    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        let cidrs = join(list(object, "/spec/cidrs").iter().filter_map(Value::as_str));
-        vec![name(object), cidrs.into(), age(object, now)]
     }
 }

@@ -1,21 +1,18 @@
 //! RuntimeClass.
 
 use corten_meta::Value;
-use jiff::Timestamp;
 
-use crate::cells::{age, name, text};
 use crate::check::{At, Errors};
 use crate::kind::{Behaviour, Kind};
 
 struct RuntimeClass;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses")
         .cluster()
         .create_on_update()
         .conditional_update()
-        .table("Name, Handler, Age")
+        .table("Name, Handler=/handler, Age")
         .behaviour(RuntimeClass)
 }
 
@@ -28,10 +25,6 @@ impl Behaviour for RuntimeClass {
         let selector = At::object(class).get("scheduling").get("nodeSelector");
         let old = selector.entries().filter_map(|(key, _)| crate::core::pod_warnings::old_label(key));
         old.map(|why| format!("{}: {why}", selector.path)).collect()
-    }
-
-    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        vec![name(object), text(object, "/handler").into(), age(object, now)]
     }
 }
 

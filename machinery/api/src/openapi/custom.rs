@@ -6,6 +6,7 @@ use corten_meta::Value;
 use serde_json::{Map, json};
 
 use super::{Describe, collect_references, info, paths, schemas, security, v2};
+use crate::emulation::MinorVersion;
 use crate::kind::Kind;
 use crate::schema::schema as table;
 
@@ -57,7 +58,7 @@ pub fn custom_v3(group_version: &str, kinds: &[&Kind], describe: &Describe) -> O
 pub fn custom_v2(kinds: &[&Kind], describe: &Describe) -> Value {
     let versions: BTreeSet<String> = kinds.iter().map(|k| k.api_version()).collect();
     let documents = versions.iter().filter_map(|version| custom_v3(version, kinds, describe));
-    let mut document = v2::convert(documents, info(), security());
+    let mut document = v2::convert(documents, info(MinorVersion::NEWEST), security());
     for path in document["paths"].as_object_mut().into_iter().flatten().filter_map(|(_, path)| path.as_object_mut()) {
         for (_, operation) in path.iter_mut().filter(|(_, it)| it["consumes"] == json!(["*/*"])) {
             operation["consumes"] = json!(["application/json", "application/yaml"]);

@@ -23,7 +23,6 @@ const PATCH_MEDIA: &[&str] = &[
     "application/apply-patch+yaml",
 ];
 
-/// Returns all paths of a group version.
 pub(super) fn document_paths(group: &str, version: &str, kinds: &[&Kind]) -> Map<String, Value> {
     let prefix = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
     let mut paths = Map::new();

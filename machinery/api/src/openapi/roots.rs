@@ -5,13 +5,13 @@ use corten_meta::Value;
 use serde_json::{Map, json};
 
 use super::paths::{META, camel, capital, content, reference};
-use crate::kinds;
+use crate::emulation::{MinorVersion, kinds_at};
 
 /// Returns every such path, relative to `/openapi/v3/`.
-pub fn root_paths() -> Vec<String> {
+pub fn root_paths(version: MinorVersion) -> Vec<String> {
     let mut paths: Vec<String> =
         [".well-known/openid-configuration", "api", "apis", "openid/v1/jwks", "version"].map(str::to_string).to_vec();
-    for kind in kinds().iter().filter(|kind| !kind.group.is_empty()) {
+    for kind in kinds_at(version).iter().filter(|kind| !kind.group.is_empty()) {
         let path = format!("apis/{}", kind.group);
         if !paths.contains(&path) {
             paths.push(path);

@@ -8,7 +8,6 @@ use crate::kind::{Behaviour, Kind, NameRule};
 
 struct PodDisruptionBudget;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
         .short(&["pdb"])

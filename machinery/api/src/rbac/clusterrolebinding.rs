@@ -8,7 +8,6 @@ use crate::kind::{Behaviour, Kind, NameRule};
 
 struct ClusterRoleBinding;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings")
         .cluster()

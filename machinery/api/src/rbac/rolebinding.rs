@@ -8,7 +8,6 @@ use crate::kind::{Behaviour, Kind, NameRule};
 
 struct RoleBinding;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings")
         .create_on_update()

@@ -9,7 +9,6 @@ use crate::kind::{Behaviour, Kind};
 
 struct ResourceClaim;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims")
         .status()

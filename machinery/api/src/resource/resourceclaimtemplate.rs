@@ -6,7 +6,6 @@ use crate::kind::{Behaviour, Kind};
 
 struct ResourceClaimTemplate;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates")
         .returns_deleted()

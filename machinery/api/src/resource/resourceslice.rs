@@ -5,20 +5,19 @@ use corten_meta::field::FieldError;
 use corten_meta::quote::quote;
 use jiff::Timestamp;
 
-use crate::cells::{age, name, text};
+use crate::cells::text;
 use crate::defaulting::{default_at, items};
 use crate::kind::{Behaviour, Kind};
 
 struct ResourceSlice;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("resource.k8s.io", "v1", "ResourceSlice", "resourceslices")
         .cluster()
         .generation()
         .counts_gated()
         .selectable(&["spec.driver", "spec.nodeName"])
-        .table("Name, Node, Driver, Pool, Age")
+        .table("Name, Node=/spec/nodeName, Driver=/spec/driver, Pool=/spec/pool/name, Age")
         .returns_deleted()
         .behaviour(ResourceSlice)
 }
@@ -50,16 +49,6 @@ impl Behaviour for ResourceSlice {
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         crate::rules::validate(self.rules(), new, Some(old))
-    }
-
-    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        vec![
-            name(object),
-            text(object, "/spec/nodeName").into(),
-            text(object, "/spec/driver").into(),
-            text(object, "/spec/pool/name").into(),
-            age(object, now),
-        ]
     }
 
     fn fields(&self, object: &Value, field: &str) -> Option<String> {

@@ -2,9 +2,8 @@
 
 use corten_meta::Value;
 use corten_meta::field::{FieldError, Path};
-use jiff::Timestamp;
 
-use crate::cells::{age, boolean, name, number, text};
+use crate::cells::{boolean, text};
 use crate::check::Errors;
 use crate::defaulting::default_at;
 use crate::kind::{Behaviour, Kind};
@@ -15,12 +14,14 @@ const HIGHEST_USER: i64 = 1_000_000_000;
 
 struct PriorityClass;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses")
         .cluster()
         .short(&["pc"])
-        .table("Name, Value:integer, Global-Default:boolean, Age, PreemptionPolicy")
+        .table(
+            "Name, Value:integer=number(/value), Global-Default:boolean=bool(/globalDefault), Age, \
+             PreemptionPolicy=/preemptionPolicy",
+        )
         .behaviour(PriorityClass)
 }
 
@@ -36,16 +37,6 @@ impl Behaviour for PriorityClass {
     /// Keeps the generation at its first value.
     fn prepare_create(&self, object: &mut Value) {
         crate::defaulting::put(object, "/metadata/generation", 1);
-    }
-
-    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        vec![
-            name(object),
-            number(object, "/value").into(),
-            boolean(object, "/globalDefault").into(),
-            age(object, now),
-            text(object, "/preemptionPolicy").into(),
-        ]
     }
 }
 

@@ -8,6 +8,7 @@ mod defaults;
 mod equality;
 mod error_order;
 mod gated;
+pub(crate) mod introduced;
 mod printed;
 mod quantities;
 mod recall;
@@ -68,11 +69,12 @@ pub struct Type {
     quantities: Vec<usize>,
     /// The fields, by position, that are gated or contain gated ones.
     gated: Vec<usize>,
+    /// The fields, by position, that an emulated version may lack or that contain such fields.
+    introduced: Vec<usize>,
     /// The fields, by position, whose default is written if they are absent.
     defaults: Vec<usize>,
 }
 
-/// One field of a type.
 #[derive(Debug, Clone)]
 pub struct Field {
     pub name: String,
@@ -144,7 +146,6 @@ pub enum ListType {
 }
 
 impl Schema {
-    /// Returns the type of this name.
     pub fn type_(&self, name: &str) -> Option<&Type> {
         self.by_name.get(name).map(|id| self.get(*id))
     }
@@ -161,7 +162,6 @@ impl Schema {
 }
 
 impl Type {
-    /// Returns the field of this name.
     pub fn field(&self, name: &str) -> Option<&Field> {
         let wanted = beginning(name);
         let from = self.beginnings.partition_point(|beginning| *beginning < wanted);

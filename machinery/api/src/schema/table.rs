@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use corten_meta::Value;
 
 use super::defaults::{is_real, written_zero};
-use super::gated;
 use super::quantities::holds_quantities;
 use super::{Field, FieldType, ListType, Presence, Schema, Type, TypeId, beginning};
+use super::{gated, introduced};
 
 const INVALID: &str = "the schema table is well formed";
 
@@ -35,6 +35,7 @@ pub(super) fn parse(table: &str) -> Schema {
     mark(&mut types, |t| &mut t.zeros, |_, field| written_zero(field).is_some());
     mark(&mut types, |t| &mut t.quantities, |_, field| holds_quantities(&field.kind));
     mark(&mut types, |t| &mut t.gated, |t, field| gated::fields_of(&t.name).contains(&field.name.as_str()));
+    mark(&mut types, |t| &mut t.introduced, |t, field| introduced::since(&t.name, &field.name).is_some());
     Schema { types, by_name }
 }
 
@@ -104,6 +105,7 @@ fn parse_type(line: &str, names: &BTreeMap<String, TypeId>) -> Type {
         zeros: Vec::new(),
         quantities: Vec::new(),
         gated: Vec::new(),
+        introduced: Vec::new(),
         defaults: Vec::new(),
     };
     for mark in marks.split(' ').filter(|m| !m.is_empty()) {

@@ -10,7 +10,6 @@ use crate::kind::{Behaviour, Kind};
 
 struct CsiDriver;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("storage.k8s.io", "v1", "CSIDriver", "csidrivers")
         .cluster()

@@ -1,14 +1,12 @@
 //! CSIStorageCapacity.
 
 use corten_meta::Value;
-use jiff::Timestamp;
 
 use crate::check::At;
 use crate::kind::{Behaviour, Kind};
 
 struct CsiStorageCapacity;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("storage.k8s.io", "v1", "CSIStorageCapacity", "csistoragecapacities")
         .conditional_update()
@@ -30,9 +28,5 @@ impl Behaviour for CsiStorageCapacity {
             out.extend(why.map(|why| format!("nodeTopology.matchLabels.{label}: {why}")));
         }
         out
-    }
-
-    fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {
-        crate::cells::name_and_creation(object)
     }
 }

@@ -9,7 +9,6 @@ use crate::kind::{Behaviour, Kind};
 
 struct StorageClass;
 
-/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("storage.k8s.io", "v1", "StorageClass", "storageclasses")
         .cluster()

@@ -44,8 +44,8 @@ impl Subject {
         }
         let input = object.clone();
         let lost = self.kind.default(&mut object);
-        self.kind.drop_gated(&mut object);
-        if lost { self.kind.for_validation(&object, input, &["metadata"]) } else { object }
+        self.kind.drop_gated(&mut object, None);
+        if lost { self.kind.for_validation(&object, input, &["metadata"], None) } else { object }
     }
 }
 

@@ -6,11 +6,13 @@
 mod exposition;
 mod families;
 mod health_checks;
+mod histogram;
 mod registry;
 
 pub use exposition::Exposition;
 pub use families::{Family, Kind, exponential};
 pub use health_checks::{FAMILIES, HealthChecks};
+pub use histogram::Histogram;
 pub use registry::{Registry, Series};
 
 pub use crate::families;

@@ -61,10 +61,6 @@ impl GroupVersion {
             _ => Err(Error::Name(format!("unexpected GroupVersion string: {text}"))),
         }
     }
-
-    pub fn with_kind(&self, kind: impl Into<String>) -> GroupVersionKind {
-        GroupVersionKind { group: self.group.clone(), version: self.version.clone(), kind: kind.into() }
-    }
 }
 
 impl GroupVersionKind {
@@ -148,6 +144,15 @@ impl fmt::Display for GroupKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.group.is_empty() { f.write_str(&self.kind) } else { write!(f, "{}.{}", self.kind, self.group) }
     }
+}
+
+/// Returns a name of the form `<base><five characters>`, at most 63 long; `random` has at least five random bytes.
+pub fn generated_name(base: &str, random: &[u8]) -> String {
+    const CHARACTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let suffix: String =
+        random.iter().take(5).map(|b| CHARACTERS[usize::from(*b) % CHARACTERS.len()] as char).collect();
+    let kept: String = base.chars().take(58).collect();
+    format!("{kept}{suffix}")
 }
 
 #[cfg(test)]

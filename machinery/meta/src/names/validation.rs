@@ -209,21 +209,6 @@ pub fn c_identifier(text: &str) -> Vec<String> {
     )]
 }
 
-/// Validates the strict form of an environment variable's name.
-pub fn env_var_name(text: &str) -> Vec<String> {
-    let mut errors = Vec::new();
-    let first = |b: u8| b.is_ascii_alphabetic() || matches!(b, b'-' | b'_' | b'.');
-    if !shaped(text, first, key_middle, key_middle) {
-        errors.push(regex_message(
-            "a valid environment variable name must consist of alphabetic characters, digits, '_', '-', or '.', and must not start with a digit",
-            "[-._a-zA-Z][-._a-zA-Z0-9]*",
-            &["my.env-name", "MY_ENV.NAME", "MyEnvName1"],
-        ));
-    }
-    errors.extend(parent_directory(text));
-    errors
-}
-
 /// Validates the relaxed form of an environment variable's name: printable ASCII other than `=`.
 pub fn relaxed_env_var_name(text: &str) -> Vec<String> {
     if text.is_empty() {
@@ -287,16 +272,6 @@ pub fn port_number(port: i64) -> Vec<String> {
     in_range(port, 1, 65535)
 }
 
-/// Validates a Unix user id.
-pub fn user_id(id: i64) -> Vec<String> {
-    in_range(id, 0, i64::from(i32::MAX))
-}
-
-/// Validates a Unix group id.
-pub fn group_id(id: i64) -> Vec<String> {
-    in_range(id, 0, i64::from(i32::MAX))
-}
-
 fn in_range(value: i64, low: i64, high: i64) -> Vec<String> {
     if (low..=high).contains(&value) { Vec::new() } else { vec![inclusive_range_message(low, high)] }
 }
@@ -354,7 +329,6 @@ mod tests {
             ),
             (label_value, vec!["", "a", "A_b.c"], vec!["-a", "a-", "a b", &long]),
             (c_identifier, vec!["a", "_", "A1"], vec!["1a", "a-b", ""]),
-            (env_var_name, vec!["a", "A.b-c", "_1"], vec!["1a", "a=b", "", ".", "..", "..a"]),
             (relaxed_env_var_name, vec!["1a", "a b", "-"], vec!["", "a=b", "é"]),
             (config_map_key, vec!["a", ".a", "1"], vec!["", "a/b", ".", "..", "..a"]),
             (port_name, vec!["http", "a1", "1-a"], vec!["", "1", "a--b", "-a", "A", "this-is-too-long-a-name"]),

@@ -31,7 +31,6 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     if text.is_empty() { Err(wrong()) } else { Ok(Duration::from_nanos(total as u64)) }
 }
 
-/// Formats a duration.
 pub fn format_duration(duration: Duration) -> String {
     let nanoseconds = duration.as_nanos();
     if nanoseconds == 0 {

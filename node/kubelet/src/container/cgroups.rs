@@ -22,7 +22,6 @@ pub struct Cgroups {
     unified: bool,
 }
 
-/// The usage of a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     pub cpu_nanoseconds: Option<u64>,

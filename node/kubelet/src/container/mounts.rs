@@ -28,7 +28,6 @@ pub struct MountSources<'a> {
     pub users: Option<Range>,
 }
 
-/// Returns all mounts of the container.
 pub fn mounts(container: &Container, environment: &Environment, sources: &MountSources<'_>) -> Result<Vec<cri::Mount>> {
     let mut mounts = Vec::new();
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {

@@ -3,7 +3,6 @@
 use corten_plugins::pod_resources as api;
 
 impl super::Devices {
-    /// Returns the devices of a container.
     pub fn shown(&self, pod_uid: &str, container: &str) -> Vec<api::ContainerDevices> {
         let state = self.lock();
         let own = state.allocations.of_container(pod_uid, container).into_iter();

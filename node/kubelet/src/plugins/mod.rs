@@ -239,7 +239,6 @@ impl Registry {
     }
 }
 
-/// Returns the endpoint of the plugin.
 fn endpoint(info: &PluginInfo, socket: &Path) -> PathBuf {
     if info.endpoint.is_empty() { socket.to_path_buf() } else { PathBuf::from(&info.endpoint) }
 }

@@ -263,7 +263,6 @@ pub fn request_quantities(pod: &Pod) -> ResourceList {
     printed(total)
 }
 
-/// Returns the limits of the pod.
 pub fn limit_quantities(pod: &Pod) -> ResourceList {
     let pod_level = spec::spec(pod).resources.as_ref().and_then(|resources| resources.limits.as_ref());
     let mut total = totals(pod, limits, pod_level);

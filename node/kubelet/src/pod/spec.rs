@@ -89,7 +89,6 @@ pub fn containers(pod: &Pod) -> impl Iterator<Item = Declared<'_>> {
     init.chain(main).chain(ephemeral_containers(pod))
 }
 
-/// Returns the declared container with that name.
 pub fn container<'a>(pod: &'a Pod, name: &str) -> Option<Declared<'a>> {
     containers(pod).find(|declared| declared.container.name == name)
 }

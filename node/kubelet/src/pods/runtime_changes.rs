@@ -17,7 +17,6 @@ const RECONNECT: Duration = Duration::from_millis(500);
 /// The interval at which a runtime without events is listed: upstream's relist period.
 const RELIST_PERIOD: Duration = Duration::from_secs(1);
 
-/// A change in the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuntimeChange {
     /// A container of this pod changed.

@@ -20,7 +20,6 @@ pub(crate) enum Subject {
 /// An address, with the port that a port name means there; peers have no port.
 pub(crate) type Member = (IpAddr, Option<u16>);
 
-/// The members of one subject.
 #[derive(Debug)]
 pub(crate) struct MemberSet {
     pub subject: Subject,

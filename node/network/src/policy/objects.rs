@@ -80,7 +80,6 @@ pub(crate) struct PortName {
 }
 
 impl Policy {
-    /// Reads a policy from its object.
     pub fn from_object(object: &Object) -> Policy {
         let value = object.value();
         let spec = &value["spec"];

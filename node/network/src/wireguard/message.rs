@@ -70,7 +70,6 @@ pub(crate) struct Device {
     pub tunnels: Vec<Tunnel>,
 }
 
-/// Makes a message for the device of a link.
 pub(super) fn for_device(link: u32) -> Vec<u8> {
     let mut message = Vec::new();
     put(&mut message, DEVICE_INDEX, &link.to_ne_bytes());

@@ -30,7 +30,6 @@ impl Wireguard {
         GenericFamily::open("wireguard").map(Wireguard).map_err(Error::NoWireguard)
     }
 
-    /// Returns the device of a link.
     pub fn device(&mut self, link: u32) -> Result<Device, Error> {
         let mut device = Device::default();
         for part in

@@ -199,7 +199,6 @@ impl Claims {
         self.services.is_empty()
     }
 
-    /// Returns the claims of a Service.
     pub fn claimed(&self, key: &ServiceKey) -> Option<&Claimed> {
         self.services.get(key)
     }

@@ -22,7 +22,6 @@ pub(crate) struct Usage {
 }
 
 impl Group {
-    /// Reads the group's usage.
     pub fn usage(&self) -> Usage {
         let mut usage = if self.hierarchy.is_v2() { self.usage_v2() } else { self.usage_v1() };
         usage.processes = self.processes().len() as u64;

@@ -47,7 +47,6 @@ pub(crate) struct ContainerRecord {
     pub message: String,
 }
 
-/// A container.
 #[derive(Debug)]
 pub(crate) struct Container {
     pub id: String,

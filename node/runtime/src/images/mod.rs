@@ -72,7 +72,6 @@ pub struct ImageStore {
     program: PathBuf,
 }
 
-/// An imported image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Imported {
     /// The names that the archive gives it: tags, else digests.

@@ -21,7 +21,6 @@ pub struct Reference {
     pub repository: String,
     /// The tag; `latest` when neither tag nor digest was given.
     pub tag: Option<String>,
-    /// The digest.
     pub digest: Option<Digest>,
 }
 

@@ -105,7 +105,6 @@ impl Sandbox {
         nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    /// Returns the request to the pod network.
     pub fn network_request(&self, paths: &Paths) -> PodNetworkRequest {
         let metadata = self.config.metadata.clone().unwrap_or_default();
         let port = |port: i32| u16::try_from(port).unwrap_or(0);

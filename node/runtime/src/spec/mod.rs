@@ -123,7 +123,6 @@ pub(crate) struct Mount {
     pub mapped: bool,
 }
 
-/// The source of a mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum MountSource {
     /// A file or folder of the node.

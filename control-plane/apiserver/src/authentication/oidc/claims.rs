@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use corten_access::User;
+use corten_cel::durations::evaluating;
 use corten_cel::value::to_json;
 use corten_cel::{Program, Value as Cel};
 use corten_meta::Value;
 use corten_meta::quote::{quote, quote_list};
 
 use super::configuration::{Issuer, Mapping, Rule};
-use crate::user::User;
-use corten_cel::durations::evaluating;
 
 /// Checks that a token is valid from its `nbf` to its `exp`, which is required.
 pub fn check_times(claims: &Value, now: i64) -> Result<(), String> {

@@ -19,7 +19,6 @@ pub(super) struct Document {
     pub numbers: Numbers,
 }
 
-/// Reads the document.
 pub(super) fn read(form: Form, bytes: &[u8], is_strict: bool) -> Result<Document, Status> {
     let decoded = corten_meta::decode_json(bytes, is_strict)
         .map_err(|e| corten_meta::go::json_error(bytes).unwrap_or_else(|| e.to_string()));

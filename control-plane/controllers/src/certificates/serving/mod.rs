@@ -46,9 +46,7 @@ pub struct Observed {
 impl Controller for ServingApprover {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        ACCOUNT
-    }
+    const NAME: &'static str = ACCOUNT;
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::own::<CertificateSigningRequest>(), Watch::mapped::<Node>(requests_of_node)]

@@ -31,14 +31,9 @@ pub struct Observed {
 impl Controller for ServingNamePinner {
     type Observed = Observed;
 
-    fn name(&self) -> &'static str {
-        super::ACCOUNT
-    }
-
+    const NAME: &'static str = super::ACCOUNT;
     /// One worker, so that two nodes cannot get the same name.
-    fn workers(&self) -> usize {
-        1
-    }
+    const WORKERS: usize = 1;
 
     fn watches(&self) -> Vec<Watch> {
         vec![Watch::own::<Node>()]

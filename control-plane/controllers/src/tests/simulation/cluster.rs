@@ -272,7 +272,6 @@ pub fn collection(object: &Value) -> String {
     }
 }
 
-/// Returns the path of an object.
 pub fn path_of(object: &Value) -> String {
     format!("{}/{}", collection(object), corten_meta::name(object))
 }

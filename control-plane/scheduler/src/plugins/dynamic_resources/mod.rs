@@ -16,7 +16,7 @@ use corten_meta::Key;
 use self::allocate::allocate;
 use self::select::Selectors;
 use crate::framework::{
-    Aftermath, ClusterEvent, Effect, Plugin, Point, PreFilter, PreScore, Search, State, Verdict, normalize, state,
+    Aftermath, ClusterEvent, Effect, Plugin, PreFilter, PreScore, Search, State, Verdict, normalize, state,
 };
 use crate::rows::devices::Devices;
 use crate::rows::{NodeRow, PodRow, Snapshot};
@@ -48,23 +48,6 @@ impl Claims {
 }
 
 impl Plugin for DynamicResources {
-    fn name(&self) -> &'static str {
-        "DynamicResources"
-    }
-
-    fn points(&self) -> &'static [Point] {
-        &[
-            Point::PreEnqueue,
-            Point::PreFilter,
-            Point::Filter,
-            Point::PostFilter,
-            Point::PreScore,
-            Point::Score,
-            Point::Reserve,
-            Point::PreBind,
-        ]
-    }
-
     /// A pod whose claims have yet to be made is not tried, and nothing is said about it: its status tells when they are.
     fn pre_enqueue(&self, pod: &PodRow) -> Verdict {
         match pod.demand.claims.iter().any(|used| used.claim_name.is_none()) {
@@ -111,7 +94,7 @@ impl Plugin for DynamicResources {
         if let Some((plugin, verdict)) = search.refusal() {
             // As upstream does: if another plugin rejected the pod before this one's pre-filter, it has no message of
             // its own.
-            let early = plugin != self.name() && matches!(verdict, Verdict::Unresolvable(_));
+            let early = plugin != "DynamicResources" && matches!(verdict, Verdict::Unresolvable(_));
             return match early {
                 true => Some(Aftermath { why: "not found".to_owned(), effect: None, ends: true }),
                 false => aftermath("no new claims to deallocate"),

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use corten_meta::Key;
 
 use super::volume_restrictions::{not_found, uses_claim};
-use crate::framework::{ClusterEvent, Effect, Plugin, Point, PreFilter, State, Verdict, state};
+use crate::framework::{ClusterEvent, Effect, Plugin, PreFilter, State, Verdict, state};
 use crate::rows::storage::{ClaimRow, Storage};
 use crate::rows::{NodeRow, PodRow, Snapshot, VolumeUse};
 
@@ -36,14 +36,6 @@ struct Claims {
 }
 
 impl Plugin for VolumeBinding {
-    fn name(&self) -> &'static str {
-        "VolumeBinding"
-    }
-
-    fn points(&self) -> &'static [Point] {
-        &[Point::PreFilter, Point::Filter, Point::Reserve, Point::PreBind]
-    }
-
     fn patience(&self) -> Option<BindTimeout> {
         Some(self.timeout)
     }

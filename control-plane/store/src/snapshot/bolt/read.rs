@@ -147,7 +147,6 @@ fn newest_meta(file: &impl ReadAt, length: u64) -> Option<Meta> {
     first.into_iter().chain(second).max_by_key(|meta| meta.transaction)
 }
 
-/// An element of a leaf.
 struct LeafElement<'a> {
     flags: u32,
     key: &'a [u8],

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use corten_meta::Key;
+
 use corten_routing::{
     BackendKey, BackendProtocol, Filter, FixedResponse, ForwardAuth, HeaderChange, HostPattern, HttpRule, Mirror,
     ObjectName, PathChange, PathMatch, Redirect, Timeouts,
@@ -12,8 +14,21 @@ use super::super::http::{path_regex, regex};
 use super::super::settings::{Canary, CanaryHeader, CanaryValues, Settings};
 use super::super::{Resolved, backends, table};
 use super::{Collected, Context, Ours, Place, Rules, backend_at, hosts_of};
-use crate::annotations::{CanaryRole, RedirectTo};
+use crate::annotations::{CanaryRole, RedirectTo, is_token};
 use crate::objects::{IngressBackend, IngressPath, Reference};
+
+/// The headers that belong to a connection and to the form of a message: no ConfigMap sets them.
+const CONNECTION_HEADERS: [&str; 7] =
+    ["connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
+/// The most headers of one ConfigMap.
+const MAX_RESPONSE_HEADERS: usize = 64;
+
+/// Records a problem of an annotation, once for all paths of the Ingress.
+fn refuse_once(one: &mut Ours<'_>, name: &str, message: &str) {
+    if !one.options.problems.iter().any(|problem| problem.name == name && problem.message == message) {
+        one.options.refuse(name, message, false);
+    }
+}
 
 /// Returns the path that matches every request.
 pub fn everything(backend: &IngressBackend) -> IngressPath {
@@ -147,6 +162,9 @@ impl Context<'_> {
         let rule = HttpRule { filters: filters.into(), backends: Arc::new([backend]), ..new_rule(one, matched) };
         let mut settings = self.with_auth_path(one, host, resolved);
         let place = Place { host: host.clone(), path: path.path.clone().unwrap_or_default() };
+        if one.options.satisfy_any {
+            settings.satisfy_any();
+        }
         settings.canary = self.canaries.get(&place).cloned();
         self.policies.routes.ingress_rules(&one.object.metadata.key(), settings.apply(&[rule]))
     }
@@ -160,6 +178,8 @@ impl Context<'_> {
             let set = vec![("X-Forwarded-Prefix".to_owned(), prefix.clone())];
             filters.push(Filter::RequestHeaders(HeaderChange { set, ..HeaderChange::default() }));
         }
+        filters.extend(self.response_headers(one, resolved));
+        filters.extend(one.options.origin.clone().map(|change| Filter::Origin(Arc::new(change))));
         let Some(mirror) = one.options.mirror.clone() else { return filters };
         let port = Some(mirror.port);
         let to = Reference { name: mirror.name, namespace: mirror.namespace, port, ..Reference::default() };
@@ -174,6 +194,33 @@ impl Context<'_> {
             }
         }
         filters
+    }
+
+    /// Returns the filter of the ConfigMap with headers of responses.
+    fn response_headers(&self, one: &mut Ours<'_>, resolved: &mut Resolved) -> Option<Filter> {
+        let name = one.options.response_headers.clone()?;
+        let key = Key::new(one.object.metadata.namespace.clone(), name);
+        resolved.references.config_maps.insert(key.clone());
+        let Some(map) = self.objects.config_maps.get(&key) else {
+            refuse_once(one, "custom-headers", &format!("ConfigMap {key} does not exist"));
+            return None;
+        };
+        let is_usable = |(name, value): &(&String, &String)| {
+            is_token(name)
+                && !CONNECTION_HEADERS.contains(&name.to_ascii_lowercase().as_str())
+                && value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())
+        };
+        let set: Vec<(String, String)> = map
+            .data
+            .iter()
+            .filter(is_usable)
+            .take(MAX_RESPONSE_HEADERS)
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        if set.len() < map.data.len() {
+            refuse_once(one, "custom-headers", &format!("some headers of ConfigMap {key} cannot be used"));
+        }
+        Some(Filter::ResponseHeaders(HeaderChange { set, ..HeaderChange::default() }))
     }
 
     fn add_plain(&self, key: &BackendKey, resolved: &mut Resolved) {

@@ -162,7 +162,6 @@ pub fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
     format!("csi-{}", hexadecimal(&[handle, driver, node]))
 }
 
-/// Returns the handle of an inline volume.
 pub fn inline_handle(pod_uid: &str, volume: &str) -> String {
     format!("csi-{}", hexadecimal(&[pod_uid, volume]))
 }

@@ -23,7 +23,6 @@ const VALUES: &str = concat!(
     "vatemax-age=gzip,deflate,sdchcharset=utf-8charset=iso-8859-1,utf-,*,enq=0."
 );
 
-/// Returns the dictionary's bytes.
 pub(super) fn bytes() -> Vec<u8> {
     let mut dictionary = Vec::new();
     for word in WORDS {
