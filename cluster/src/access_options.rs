@@ -46,6 +46,17 @@ pub struct AccessOptions {
     /// version before can still return to it.
     #[arg(long, value_name = "VERSION", default_value_t)]
     pub emulated_version: MinorVersion,
+    /// The TracingConfiguration (apiserver.config.k8s.io/v1): the collector of OpenTelemetry spans of requests, over OTLP and
+    /// gRPC, and the number of requests that are sampled of a million.
+    #[arg(long, value_name = "FILE")]
+    pub tracing_config_file: Option<PathBuf>,
+    /// The labels that /metrics/state shows as families such as kube_pod_labels, in the format of kube-state-metrics:
+    /// pods=[app,team-*],nodes=[*].
+    #[arg(long, value_name = "LIST")]
+    pub metric_labels_allowlist: Option<String>,
+    /// The annotations that it shows likewise, such as kube_pod_annotations.
+    #[arg(long, value_name = "LIST")]
+    pub metric_annotations_allowlist: Option<String>,
     /// Do not show the console below /console/.
     #[arg(long)]
     pub disable_console: bool,
@@ -67,6 +78,7 @@ impl AccessOptions {
             ("--authorization-config", &self.authorization_config),
             ("--authorization-webhook-config-file", &self.authorization_webhook_config_file),
             ("--encryption-provider-config", &self.encryption_provider_config),
+            ("--tracing-config-file", &self.tracing_config_file),
         ] {
             if let Some(path) = path {
                 // The other process has another working directory.
@@ -91,6 +103,8 @@ impl AccessOptions {
         }
         list.extend(["--emulated-version".into(), self.emulated_version.to_string().into()]);
         for (name, value) in [
+            ("--metric-labels-allowlist", &self.metric_labels_allowlist),
+            ("--metric-annotations-allowlist", &self.metric_annotations_allowlist),
             ("--console-oidc-issuer-url", &self.console_oidc_issuer_url),
             ("--console-oidc-client-id", &self.console_oidc_client_id),
         ] {

@@ -23,7 +23,7 @@ use crate::simulate_cli::Simulate;
 use crate::storage_options::StorageOptions;
 use crate::store_cli::{Etcd, Store};
 use crate::store_options::StoreOptions;
-use crate::user_cli::{Console, Ingress, Support, Trace, Why};
+use crate::user_cli::{Console, Ingress, Support, Top, Trace, Why};
 
 pub use crate::flag_values::{DirectoryFlags, duration};
 pub use crate::serving_options::Serving;
@@ -63,6 +63,8 @@ pub enum Command {
     Agent(Agent),
     /// Explain why an object is not as it should be: the cause, the evidence, and what would help.
     Why(Why),
+    /// Show the cluster live in the terminal: nodes with their use, pods and events.
+    Top(Top),
     /// Show how a change travels through the cluster: which component did what, and when.
     Trace(Trace),
     /// Import Ingresses of ingress-nginx.

@@ -37,9 +37,35 @@ pub struct Support {
 
 #[derive(Debug, Clone, Args)]
 pub struct Why {
-    /// The object, as `KIND/NAME`: pod/web, deployment/web, pvc/data, service/web, node/n1, ns/old. A name alone is a pod's.
+    /// The object, as `KIND/NAME`: pod/web, deployment/web, pvc/data, service/web, node/n1, ns/old, hpa/web. A name alone is a
+    /// pod's. Or `dns/NAME`, a name that does not resolve; `connection`; `can-i VERB RESOURCE[/NAME]`, a request that is
+    /// denied; `request/AUDIT-ID`, one of the audit log.
     #[arg(value_name = "OBJECT")]
     pub object: String,
+    /// The verb and the resource of `can-i`.
+    #[arg(value_name = "WORD")]
+    pub words: Vec<String>,
+    /// The pod that a connection or the question for a name comes from, as `[NAMESPACE/]POD`.
+    #[arg(long, value_name = "POD")]
+    pub from: Option<String>,
+    /// The other end of a connection: `[NAMESPACE/]POD`, `[NAMESPACE/]service/NAME` or an address.
+    #[arg(long, value_name = "TARGET")]
+    pub to: Option<String>,
+    /// The port of a connection, as `NUMBER[/PROTOCOL]`.
+    #[arg(long, value_name = "PORT")]
+    pub port: Option<String>,
+    /// The user of `can-i`; without it the kubeconfig's own.
+    #[arg(long = "as", value_name = "USER")]
+    pub user: Option<String>,
+    /// A group of that user.
+    #[arg(long = "as-group", value_name = "GROUP")]
+    pub groups: Vec<String>,
+    /// The cluster's domain, for `dns/NAME`.
+    #[arg(long, default_value = corten_why::DEFAULT_DOMAIN, value_name = "DOMAIN")]
+    pub cluster_domain: String,
+    /// The audit log of the API server, for `request/AUDIT-ID`; defaults to that of the data directory.
+    #[arg(long, value_name = "FILE")]
+    pub audit_log: Option<PathBuf>,
     /// The object's namespace.
     #[arg(short, long, default_value = "default", value_name = "NAME")]
     pub namespace: String,
@@ -59,6 +85,19 @@ pub struct Why {
     /// The scheduler's KubeSchedulerConfiguration, if it has one.
     #[arg(long, value_name = "FILE")]
     pub scheduler_config: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Top {
+    /// The namespace of pods and events; all unless given.
+    #[arg(short, long, value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// The kubeconfig file; defaults to $KUBECONFIG or ~/.kube/config.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig; defaults to the current one.
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod eventually;
 pub mod expected;
 pub mod image;
+pub mod prometheus;
 pub mod server;
 pub mod world;
 

@@ -2,47 +2,45 @@
 
 use std::collections::BTreeMap;
 
+use corten_spans::{Attribute, Context, Event, Kind, Span};
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::step::Step;
 
 /// Returns the request that a collector takes at `/v1/traces`: a span for the whole, and one for each object from its first
 /// to its last step, with the steps as events. `identity` makes the ids of the trace.
 pub fn spans(steps: &[Step], name: &str, identity: u128) -> Value {
-    let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return json!({"resourceSpans": []}) };
-    let trace = format!("{identity:032x}");
-    let id = |index: usize| format!("{:016x}", (identity as u64).wrapping_add(index as u64).max(1));
+    let resource = [Attribute::text("service.name", "corten trace")];
+    let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return corten_spans::json(&[], &resource) };
+    let id = |index: usize| (identity as u64).wrapping_add(index as u64).max(1);
+    let span = |index: usize, name: &str, start: Timestamp, end: Timestamp| Span {
+        context: Context { trace: identity, span: id(index), is_sampled: true },
+        parent: if index == 0 { 0 } else { id(0) },
+        name: name.to_owned(),
+        kind: Kind::Internal,
+        start,
+        end,
+        attributes: Vec::new(),
+        events: Vec::new(),
+        link: None,
+        error: None,
+    };
     let mut objects: BTreeMap<&str, Vec<&Step>> = BTreeMap::new();
     for step in steps {
         objects.entry(&step.object).or_default().push(step);
     }
-    let mut spans = vec![json!({
-        "traceId": trace, "spanId": id(0), "name": name, "kind": 1,
-        "startTimeUnixNano": nanoseconds(first.at), "endTimeUnixNano": nanoseconds(last.at),
-    })];
+    let mut spans = vec![span(0, name, first.at, last.at)];
     for (index, (object, steps)) in objects.into_iter().enumerate() {
-        let start = steps.first().map(|step| nanoseconds(step.at));
-        let end = steps.last().map(|step| nanoseconds(step.at));
-        let events: Vec<Value> = steps.iter().map(|step| event(step)).collect();
-        spans.push(json!({
-            "traceId": trace, "spanId": id(index + 1), "parentSpanId": id(0), "name": object, "kind": 1,
-            "startTimeUnixNano": start, "endTimeUnixNano": end, "events": events,
-        }));
+        let start = steps.first().map_or(first.at, |step| step.at);
+        let end = steps.last().map_or(last.at, |step| step.at);
+        let events = steps.iter().map(|step| event(step)).collect();
+        spans.push(Span { events, ..span(index + 1, object, start, end) });
     }
-    let service = json!([{"key": "service.name", "value": {"stringValue": "corten trace"}}]);
-    json!({"resourceSpans": [{
-        "resource": {"attributes": service},
-        "scopeSpans": [{"scope": {"name": "corten"}, "spans": spans}],
-    }]})
+    corten_spans::json(&spans, &resource)
 }
 
-fn event(step: &Step) -> Value {
-    let component = json!([{"key": "component", "value": {"stringValue": step.actor.name()}}]);
-    json!({"timeUnixNano": nanoseconds(step.at), "name": step.text, "attributes": component})
-}
-
-/// Returns a time as OTLP's JSON encoding writes 64-bit numbers.
-fn nanoseconds(at: Timestamp) -> String {
-    at.as_nanosecond().max(0).to_string()
+fn event(step: &Step) -> Event {
+    let attributes = vec![Attribute::text("component", step.actor.name())];
+    Event { time: step.at, name: step.text.clone(), attributes }
 }

@@ -1,16 +1,22 @@
 //! Explains why an object is not as it should be: the cause first, the evidence for it, then the command that helps.
 //!
 //! [`explain`] reads an object and the objects around it as the user who asks, and returns [`Finding`]s. Each kind has
-//! its own file. It only reads: an explanation never changes the cluster, and it shows no more than the user may read.
+//! its own file. [`explain_access`] explains a request that is denied, [`explain_connection`] a connection between pods,
+//! [`explain_lookup`] a name. It only reads: an explanation never changes the cluster, and it shows no more than the user may read.
 
+mod access;
+mod autoscaler;
 mod claim;
+mod connection;
 mod deletion;
+mod dns;
 mod events;
 mod generic;
 mod ingress;
 mod node;
 mod objects;
 mod pod;
+mod policy;
 mod route;
 mod service;
 mod snapshot;
@@ -25,6 +31,9 @@ use corten_meta::Value;
 use futures::future::BoxFuture;
 use serde::Serialize;
 
+pub use access::{Access, Target, explain as explain_access, explain_event};
+pub use connection::{Connection, explain as explain_connection};
+pub use dns::{DEFAULT_DOMAIN, Lookup, explain as explain_lookup};
 pub use objects::{ClientReader, Reader, find_resource};
 
 /// One cause, the evidence for it, and the commands that help.
@@ -132,7 +141,7 @@ fn of_kind<'a>(sources: Sources<'a>, subject: &'a Subject, object: &'a Value) ->
         ("", "nodes") => Box::pin(async move { node::explain(object) }),
         ("networking.k8s.io", "ingresses") => Box::pin(ingress::explain(sources, object)),
         ("gateway.networking.k8s.io", _) => Box::pin(async move { route::explain(object) }),
-        ("autoscaling", "horizontalpodautoscalers") => Box::pin(async move { workload::explain_autoscaler(object) }),
+        ("autoscaling", "horizontalpodautoscalers") => Box::pin(autoscaler::explain(sources, object)),
         _ => Box::pin(async { Vec::new() }),
     }
 }

@@ -21,6 +21,9 @@ pub trait Reader: Send + Sync {
         namespace: &'a str,
         options: ListOptions,
     ) -> BoxFuture<'a, Result<Vec<Value>, Error>>;
+
+    /// Returns the answer to a SubjectAccessReview or a SelfSubjectAccessReview.
+    fn review<'a>(&'a self, review: &'a Value) -> BoxFuture<'a, Result<Value, Error>>;
 }
 
 /// Reads by a client, with its user's rights.
@@ -49,6 +52,14 @@ impl Reader for ClientReader {
         options: ListOptions,
     ) -> BoxFuture<'a, Result<Vec<Value>, Error>> {
         Box::pin(async move { Ok(self.0.dynamic(resource).list(namespace, &options).await?.items) })
+    }
+
+    fn review<'a>(&'a self, review: &'a Value) -> BoxFuture<'a, Result<Value, Error>> {
+        let plural = format!("{}s", text(review, "/kind").to_lowercase());
+        Box::pin(async move {
+            let resource = Resource::new("authorization.k8s.io", "v1", &plural, false);
+            self.0.dynamic(&resource).create("", review).await
+        })
     }
 }
 

@@ -1,10 +1,10 @@
-//! Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and autoscalers that do not reach what they should.
+//! Deployments, ReplicaSets, StatefulSets, DaemonSets and Jobs that do not reach what they should.
 
 use corten_client::ListOptions;
 use corten_meta::Value;
 
 use crate::events;
-use crate::objects::{self, condition, items, number, selector, text};
+use crate::objects::{self, condition, number, selector, text};
 use crate::{Finding, Sources, Subject, pod};
 
 pub async fn explain(sources: Sources<'_>, subject: &Subject, workload: &Value) -> Vec<Finding> {
@@ -106,20 +106,4 @@ pub async fn explain_job(sources: Sources<'_>, job: &Value) -> Vec<Finding> {
     let wanted = number(job, "/spec/completions").unwrap_or(1);
     findings.extend(worst_pod(sources, job, &format!("{succeeded} of {wanted} pods have succeeded.")).await);
     findings
-}
-
-/// Explains an autoscaler by its conditions.
-pub fn explain_autoscaler(autoscaler: &Value) -> Vec<Finding> {
-    let meaning = |kind: &str, status: &str| match (kind, status) {
-        ("ScalingActive", "False") => Some("It cannot read its metrics, and does not scale."),
-        ("AbleToScale", "False") => Some("It cannot scale its target."),
-        ("ScalingLimited", "True") => Some("It wants another number of replicas than its limits allow."),
-        _ => None,
-    };
-    items(autoscaler, "/status/conditions")
-        .filter_map(|one| {
-            let cause = meaning(text(one, "/type"), text(one, "/status"))?;
-            Some(Finding::new(cause).because(text(one, "/message")))
-        })
-        .collect()
 }

@@ -22,10 +22,12 @@ mod status;
 mod store;
 mod support;
 mod token;
+mod top;
 mod trace;
 mod up;
 mod upgrade;
 mod why;
+mod why_questions;
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -63,6 +65,7 @@ pub fn run(cli: Cli) -> Result<()> {
             | Command::Image(_)
             | Command::Token(_)
             | Command::Why(_)
+            | Command::Top(_)
             | Command::Ingress(_)
             | Command::Console(_)
             | Command::Etcd(_)
@@ -85,6 +88,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Audit(flags) => block_on(audit::run(&flags)),
         Command::Logs(flags) => logs::run(&flags),
         Command::Image(command) => block_on(image::run(command)),
+        Command::Top(flags) => block_on(top::run(&flags)),
         Command::Why(flags) => block_on(why::run(&flags)),
         Command::Trace(flags) => block_on(trace::run(&flags)),
         Command::Ingress(Ingress::Import(flags)) => block_on(ingress::run(&flags)),

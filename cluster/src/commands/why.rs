@@ -3,22 +3,28 @@
 use anyhow::{Context, Result, bail};
 use corten_client::Client;
 use corten_gateway::explain::{Subject as RouteSubject, World};
-use corten_gateway::trace::Question;
+use corten_gateway::trace::Question as RouteQuestion;
 use corten_meta::Key;
 use corten_scheduler::Config;
 use corten_why::{ClientReader, Finding, Placement, Sources, Subject, find_resource};
 use futures::future::BoxFuture;
 
+use super::why_questions::{Question, ask};
 use crate::user_cli::Why;
 use crate::{config, kubeconfig};
 
 pub async fn run(flags: &Why) -> Result<()> {
+    if let Some(question) = Question::read(flags)? {
+        return ask(flags, question).await;
+    }
+    if let Some(word) = flags.words.first() {
+        bail!("{word:?} is too much: name one object");
+    }
     let (word, name) = flags.object.split_once('/').unwrap_or(("pods", flags.object.as_str()));
     if name.is_empty() {
         bail!("name an object: corten why pod/NAME");
     }
-    let path = kubeconfig::user_file(flags.kubeconfig.as_deref()).context("no kubeconfig: name one by --kubeconfig")?;
-    let client = Client::from_kubeconfig(&path, None).with_context(|| format!("{} cannot be used", path.display()))?;
+    let client = client(flags)?;
     let scheduler = config::scheduler(flags.scheduler_config.as_deref())?;
     let resource = find_resource(&client, word).await.context("the server's resources cannot be read")?;
     let Some(resource) = resource else { bail!("the server has no resource {word:?}") };
@@ -39,6 +45,12 @@ pub async fn run(flags: &Why) -> Result<()> {
     }
 }
 
+/// Returns the client of the user's kubeconfig.
+pub fn client(flags: &Why) -> Result<Client> {
+    let path = kubeconfig::user_file(flags.kubeconfig.as_deref()).context("no kubeconfig: name one by --kubeconfig")?;
+    Client::from_kubeconfig(&path, None).with_context(|| format!("{} cannot be used", path.display()))
+}
+
 /// Prints the rules of an Ingress or route, or the way of a request.
 async fn print_routes(client: Client, subject: &RouteSubject, url: Option<&str>, flags: &Why) -> Result<()> {
     let Some(url) = url else {
@@ -53,7 +65,7 @@ async fn print_routes(client: Client, subject: &RouteSubject, url: Option<&str>,
         Ok((name, http::HeaderValue::from_str(value.trim()).context("the value of a header is invalid")?))
     });
     let headers: http::HeaderMap = headers.collect::<Result<_>>()?;
-    let question = Question::new(url, &flags.method, headers)?;
+    let question = RouteQuestion::new(url, &flags.method, headers)?;
     let world = World::load(client).await.context("the routes cannot be read")?;
     world.request(subject, &question).await.iter().for_each(|line| println!("{line}"));
     Ok(())
@@ -70,6 +82,10 @@ fn print(findings: &[Finding]) {
     if findings.is_empty() {
         println!("Nothing is wrong with it.");
     }
+    print_findings(findings);
+}
+
+pub fn print_findings(findings: &[Finding]) {
     for (at, finding) in findings.iter().enumerate() {
         if at > 0 {
             println!();
@@ -79,9 +95,9 @@ fn print(findings: &[Finding]) {
 }
 
 /// The scheduler's plugins, asked about one pod.
-struct Plugins {
-    client: Client,
-    scheduler: Config,
+pub struct Plugins {
+    pub client: Client,
+    pub scheduler: Config,
 }
 
 impl Placement for Plugins {

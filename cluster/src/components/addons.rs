@@ -1,6 +1,6 @@
 //! The objects of every cluster beside the API: the Service `kube-dns`, whose endpoints are the nodes themselves, a
 //! default StorageClass on the nodes' own disks, the nodes' own storage driver, the namespace of the Secrets of volume
-//! backups, and the control-plane label of the first node.
+//! backups, the kind MetricSource, and the control-plane label of the first node.
 //!
 //! Each node answers DNS on the gateway of its own pod CIDR; the EndpointSlice has one endpoint per node, and the
 //! Service's internalTrafficPolicy makes every node use its own.
@@ -47,6 +47,7 @@ pub async fn run(client: Client, caches: Caches, cluster: Cluster, shutdown: Can
         // A user may be deleting the namespace; the cluster works without it.
         tracing::warn!(%error, "volume backups have no namespace for their Secrets");
     }
+    corten_crds::install(&client, &[corten_metric_sources::definition()], corten_crds::provides).await?;
     let mut changes = nodes.subscribe();
     let mut applied: BTreeMap<&str, Value> = BTreeMap::new();
     let mut is_marked = false;

@@ -42,6 +42,7 @@ mod service_accounts;
 mod serving_certificate;
 mod shared_keys;
 mod snapshots;
+mod spans;
 mod state_metrics;
 pub mod storage;
 mod store_health;

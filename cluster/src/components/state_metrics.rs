@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Result, anyhow};
 use corten_apiserver::{ListObjects, ObjectMetrics};
 use corten_controllers::Schedule;
 use corten_meta::Object;
-use corten_state_metrics::{Lister, StateMetrics};
+use corten_state_metrics::{AllowList, Lister, StateMetrics};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use crate::access_options::AccessOptions;
 use crate::tasks::Tasks;
 
 /// The interval at which metrics that no client scrapes are forgotten.
@@ -34,8 +36,14 @@ impl Lister for Listed<'_> {
 }
 
 /// Returns the page of metrics, which is forgotten while no client asks for it.
-pub fn page(tasks: &mut Tasks) -> Arc<dyn ObjectMetrics> {
-    let metrics = Arc::new(StateMetrics::new(next_schedule));
+pub fn page(options: &AccessOptions, tasks: &mut Tasks) -> Result<Arc<dyn ObjectMetrics>> {
+    let list = |flag: &str, text: &Option<String>| {
+        let parsed = AllowList::parse(text.as_deref().unwrap_or_default());
+        parsed.map_err(|error| anyhow!("{flag}: {error}"))
+    };
+    let labels = list("--metric-labels-allowlist", &options.metric_labels_allowlist)?;
+    let annotations = list("--metric-annotations-allowlist", &options.metric_annotations_allowlist)?;
+    let metrics = Arc::new(StateMetrics::new(next_schedule).allowing(labels, annotations));
     let kept = Arc::clone(&metrics);
     let shutdown = tasks.shutdown();
     tasks.spawn("state metrics", async move {
@@ -44,7 +52,7 @@ pub fn page(tasks: &mut Tasks) -> Arc<dyn ObjectMetrics> {
         }
         Ok::<(), anyhow::Error>(())
     });
-    Arc::new(Page(metrics))
+    Ok(Arc::new(Page(metrics)))
 }
 
 /// Returns the next time of a CronJob's schedule.

@@ -83,6 +83,8 @@ pub struct Config {
     pub site: Option<Arc<dyn Site>>,
     /// The metrics of the state of objects, `/metrics/state`.
     pub object_metrics: Option<Arc<dyn ObjectMetrics>>,
+    /// The tracer of requests, if there is a collector.
+    pub tracer: Option<corten_spans::Tracer>,
     /// A component that warns the authors of objects.
     pub adviser: Option<Arc<dyn Adviser>>,
     /// The gitVersion of `/version`.
@@ -272,6 +274,7 @@ impl Default for Config {
             max_mutating_requests_inflight: 200,
             site: None,
             object_metrics: None,
+            tracer: None,
             adviser: None,
             git_version: "v1.36.4+corten".to_owned(),
             git_commit: "0000000000000000000000000000000000000000".to_owned(),

@@ -4,6 +4,8 @@
 
 mod in_process;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use corten_api::Typed;
@@ -24,6 +26,7 @@ use corten_api::k8s_openapi::api::rbac::v1::ClusterRole;
 use corten_client::{DeleteOptions, ListOptions, Patch, Propagation, Resource};
 use in_process::{Cluster, add_node};
 use serde_json::{Value, json};
+use testkit::prometheus::{Prometheus, Series};
 use tokio_util::sync::CancellationToken;
 
 fn deployment(name: &str, replicas: i32) -> Value {
@@ -648,4 +651,45 @@ async fn a_write_that_the_server_refuses_for_now_is_sent_again() {
         }
     }
     assert!(metrics.render().contains("rest_client_request_retries_total{code=\"201\",host=\"here\",verb=\"POST\"}"));
+}
+
+/// An autoscaler follows a query of Prometheus up and down again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_autoscaler_follows_an_external_metric_of_prometheus() {
+    let cluster = Cluster::start(1).await;
+    let load = Arc::new(AtomicU32::new(50));
+    let shown = Arc::clone(&load);
+    let prometheus =
+        Prometheus::start(move |_| vec![Series { labels: json!({}), value: f64::from(shown.load(Ordering::SeqCst)) }])
+            .await;
+    let crds = Resource::new("apiextensions.k8s.io", "v1", "customresourcedefinitions", false);
+    cluster.admin.dynamic(&crds).create("", &corten_metric_sources::definition()).await.unwrap();
+    let sources = Resource::new("metrics.corten.dev", "v1alpha1", "metricsources", false);
+    let source = json!({
+        "apiVersion": "metrics.corten.dev/v1alpha1", "kind": "MetricSource", "metadata": {"name": "prometheus"},
+        "spec": {"prometheus": {"url": prometheus.url()},
+                 "metrics": [{"name": "requests_per_second", "query": "sum(rate(http_requests_total[1m]))"}]},
+    });
+    cluster
+        .eventually("the source", || async { cluster.admin.dynamic(&sources).create("", &source).await.is_ok() })
+        .await;
+    cluster.create::<Deployment>(deployment("web", 1)).await;
+    cluster.eventually("one replica", || async { available(&cluster, "web").await == 1 }).await;
+    cluster
+        .create::<HorizontalPodAutoscaler>(json!({
+            "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
+            "metadata": {"namespace": "default", "name": "web"},
+            "spec": {
+                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+                "minReplicas": 1, "maxReplicas": 8,
+                "metrics": [{"type": "External", "external": {
+                    "metric": {"name": "requests_per_second"}, "target": {"type": "AverageValue", "averageValue": "10"},
+                }}],
+                "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
+            },
+        }))
+        .await;
+    cluster.eventually("five replicas", || async { available(&cluster, "web").await == 5 }).await;
+    load.store(7, Ordering::SeqCst);
+    cluster.eventually("one replica again", || async { available(&cluster, "web").await == 1 }).await;
 }

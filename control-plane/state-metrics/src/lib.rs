@@ -5,6 +5,7 @@
 //!
 //! The families are data, `schema/state.tbl`: `table` reads it, `path` and `value` evaluate it.
 
+mod allowed;
 mod malformed;
 mod path;
 mod table;
@@ -22,10 +23,12 @@ use corten_meta::Object;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use allowed::KeyFamily;
 use path::Scope;
 use table::{Family, Kind, Rule};
 use value::{Measured, Surroundings};
 
+pub use allowed::AllowList;
 pub use malformed::Malformed;
 pub use value::NextSchedule;
 
@@ -42,6 +45,9 @@ pub trait Lister {
 #[derive(Debug)]
 pub struct StateMetrics {
     next_schedule: NextSchedule,
+    /// The labels and annotations that have families.
+    labels: AllowList,
+    annotations: AllowList,
     state: Mutex<Option<State>>,
 }
 
@@ -56,6 +62,8 @@ struct State {
 #[derive(Debug)]
 struct Cached {
     kind: Kind,
+    /// The families of labels and annotations.
+    keys: Vec<KeyFamily>,
     /// In the order of the list.
     objects: Vec<Written>,
 }
@@ -72,7 +80,15 @@ struct Written {
 
 impl StateMetrics {
     pub fn new(next_schedule: NextSchedule) -> StateMetrics {
-        StateMetrics { next_schedule, state: Mutex::new(None) }
+        let labels = AllowList::default();
+        StateMetrics { next_schedule, labels, annotations: AllowList::default(), state: Mutex::new(None) }
+    }
+
+    /// Adds families of these labels and annotations.
+    pub fn allowing(mut self, labels: AllowList, annotations: AllowList) -> StateMetrics {
+        self.labels = labels;
+        self.annotations = annotations;
+        self
     }
 
     /// Returns the metrics as they are now, in the Prometheus text format.
@@ -80,7 +96,7 @@ impl StateMetrics {
         let mut guard = self.state();
         let mut state = match guard.take() {
             Some(state) => state,
-            None => State::new()?,
+            None => State::new(&self.labels, &self.annotations)?,
         };
         state.scraped = Instant::now();
         let mut page = String::new();
@@ -108,8 +124,11 @@ impl StateMetrics {
 }
 
 impl State {
-    fn new() -> Result<State, Malformed> {
-        let kinds = table::kinds()?.into_iter().map(|kind| Cached { kind, objects: Vec::new() });
+    fn new(labels: &AllowList, annotations: &AllowList) -> Result<State, Malformed> {
+        let kinds = table::kinds()?.into_iter().map(|kind| {
+            let keys = allowed::families(&kind.plural, labels, annotations);
+            Cached { kind, keys, objects: Vec::new() }
+        });
         Ok(State { kinds: kinds.collect(), scraped: Instant::now() })
     }
 }
@@ -125,7 +144,7 @@ impl Cached {
                 Some(written) if written.version == object.revision => written,
                 _ => {
                     let surroundings = Surroundings { version: object.revision, now, next_schedule };
-                    self.kind.write(object, surroundings)
+                    self.kind.write(object, &self.keys, surroundings)
                 }
             };
             self.objects.push(written);
@@ -134,8 +153,10 @@ impl Cached {
 
     /// Prints each family with the series of all objects.
     fn print(&self, page: &mut String) {
-        for (index, family) in self.kind.families.iter().enumerate() {
-            let Family { name, kind, help, .. } = family;
+        let families =
+            self.kind.families.iter().map(|Family { name, kind, help, .. }| (name, kind.as_str(), help.as_str()));
+        let keys = self.keys.iter().map(|family| (&family.name, "gauge", family.help));
+        for (index, (name, kind, help)) in families.chain(keys).enumerate() {
             // Writing into a string cannot fail.
             let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} {kind}");
             for written in &self.objects {
@@ -155,7 +176,7 @@ impl Written {
 
 impl Kind {
     /// Writes the series of an object, family by family.
-    fn write(&self, object: &Object, surroundings: Surroundings) -> Written {
+    fn write(&self, object: &Object, keys: &[KeyFamily], surroundings: Surroundings) -> Written {
         let Ok(value) = serde_json::from_slice::<Value>(&object.bytes) else {
             return Written { uid: object.header.uid.clone(), version: object.revision, ..Written::default() };
         };
@@ -171,6 +192,14 @@ impl Kind {
                 let mut series = Series { name: &family.name, common: &common, text: &mut text };
                 rule.write_items(&rule.each, scope, surroundings, &mut series);
             }
+            ends.push(u32::try_from(text.len()).unwrap_or(u32::MAX));
+        }
+        for family in keys {
+            let map =
+                if family.field == "labels" { corten_meta::labels(&value) } else { corten_meta::annotations(&value) };
+            let mut labels = String::new();
+            family.labels(&map).iter().for_each(|(name, value)| push_label(&mut labels, name, value));
+            Series { name: &family.name, common: &common, text: &mut text }.write(&labels, 1.0);
             ends.push(u32::try_from(text.len()).unwrap_or(u32::MAX));
         }
         Written { uid: object.header.uid.clone(), version: object.revision, text, ends }

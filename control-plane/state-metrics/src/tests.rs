@@ -10,7 +10,7 @@ use expect_test::{Expect, expect};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{Cached, State, table};
+use super::{AllowList, Cached, State, table};
 
 fn noon(_: &str, _: Option<&str>, _: Timestamp) -> Option<Timestamp> {
     Some("2026-01-01T12:00:00Z".parse().unwrap())
@@ -21,7 +21,9 @@ fn object(value: &Value, revision: u64) -> Arc<Object> {
 }
 
 fn cached(plural: &str) -> Cached {
-    State::new().unwrap().kinds.into_iter().find(|cached| cached.kind.plural == plural).unwrap()
+    let labels = AllowList::parse("namespaces=[team],leases=[*]").unwrap();
+    let annotations = AllowList::parse("namespaces=[*]").unwrap();
+    State::new(&labels, &annotations).unwrap().kinds.into_iter().find(|cached| cached.kind.plural == plural).unwrap()
 }
 
 /// Returns the series of objects, without HELP and TYPE.
@@ -312,4 +314,25 @@ fn series_follow_the_objects() {
     assert!(printed(&[object(&value("Terminating"), 1)]));
     assert!(!printed(&[object(&value("Terminating"), 2)]));
     assert!(!printed(&[]));
+}
+
+#[test]
+fn allowed_labels_and_annotations_are_families() {
+    let namespace = json!({
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": "n", "uid": "u", "labels": {"team": "a\"b", "other": "x"}, "annotations": {"Owner": "me"}},
+    });
+    let plain = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "p", "uid": "v"}});
+    let page = series("namespaces", &[namespace, plain]);
+    let lines: Vec<&str> =
+        page.lines().filter(|line| line.contains("_labels") || line.contains("_annotations")).collect();
+    assert_eq!(
+        lines,
+        [
+            r#"kube_namespace_annotations{namespace="n",annotation_owner="me"} 1"#,
+            r#"kube_namespace_annotations{namespace="p"} 1"#,
+            r#"kube_namespace_labels{namespace="n",label_team="a\"b"} 1"#,
+            r#"kube_namespace_labels{namespace="p"} 1"#,
+        ]
+    );
 }

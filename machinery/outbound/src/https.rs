@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
@@ -19,10 +19,22 @@ const CONNECT: Duration = Duration::from_secs(20);
 /// The time within which the next part of an answer comes.
 const PART: Duration = Duration::from_secs(60);
 
+/// The certificates of a connection, in PEM.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tls<'a> {
+    /// The CAs that the server is verified by.
+    pub roots: &'a str,
+    /// The certificate and the key by which the server knows this client.
+    pub certificate: Option<&'a str>,
+    pub key: Option<&'a str>,
+}
+
 /// The address of a service, and how its certificate is verified.
 pub struct Endpoint {
     host: String,
     port: u16,
+    /// The host to connect to, if it is another than that of the URL.
+    address: Option<String>,
     authority: String,
     /// The path before that of each request, without a slash at its end.
     prefix: String,
@@ -45,6 +57,11 @@ pub struct Answer {
 impl Endpoint {
     /// Reads the URL of an endpoint; `roots` are the CAs that an `https` endpoint is verified by, in PEM.
     pub fn new(url: &str, roots: &str) -> Result<Endpoint, String> {
+        Endpoint::with_tls(url, &Tls { roots, ..Tls::default() })
+    }
+
+    /// Does the same for a server that asks for a certificate of the client.
+    pub fn with_tls(url: &str, certificates: &Tls<'_>) -> Result<Endpoint, String> {
         let uri: Uri = url.parse().map_err(|_| format!("{url:?} is no URL"))?;
         let is_tls = match uri.scheme_str() {
             Some("https") => true,
@@ -54,10 +71,17 @@ impl Endpoint {
         let host = uri.host().ok_or_else(|| format!("{url:?} names no host"))?.to_owned();
         let authority = uri.authority().map(ToString::to_string).unwrap_or_else(|| host.clone());
         let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
-        let tls = if is_tls { Some(tls(roots)?) } else { None };
+        let tls = if is_tls { Some(tls(certificates)?) } else { None };
         let host = host.trim_matches(['[', ']']).to_owned();
         let prefix = uri.path().trim_end_matches('/').to_owned();
-        Ok(Endpoint { host, port, authority, prefix, tls })
+        Ok(Endpoint { host, port, address: None, authority, prefix, tls })
+    }
+
+    /// Connects to this host and port. The server is verified by the name in the URL, as before.
+    pub fn at(mut self, host: String, port: u16) -> Endpoint {
+        self.address = Some(host.trim_matches(['[', ']']).to_owned());
+        self.port = port;
+        self
     }
 
     /// Returns the value of the header `host`.
@@ -85,7 +109,8 @@ impl Endpoint {
     }
 
     async fn connect(&self) -> std::io::Result<Box<dyn Stream>> {
-        let tcp = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        let host = self.address.as_deref().unwrap_or(&self.host);
+        let tcp = TcpStream::connect((host, self.port)).await?;
         let Some(tls) = &self.tls else { return Ok(Box::new(tcp)) };
         let name = ServerName::try_from(self.host.clone()).map_err(std::io::Error::other)?;
         let stream = tokio_rustls::TlsConnector::from(tls.clone()).connect(name, tcp).await?;
@@ -97,16 +122,23 @@ impl Endpoint {
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-fn tls(roots: &str) -> Result<Arc<ClientConfig>, String> {
+fn tls(certificates: &Tls<'_>) -> Result<Arc<ClientConfig>, String> {
     let mut store = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(roots.as_bytes()).flatten() {
+    for certificate in CertificateDer::pem_slice_iter(certificates.roots.as_bytes()).flatten() {
         // A bundle of a distribution may hold certificates that are no CAs for TLS.
         let _ = store.add(certificate);
     }
     if store.is_empty() {
         return Err("this machine has no CA bundle to verify servers by".to_owned());
     }
-    Ok(Arc::new(ClientConfig::builder().with_root_certificates(store).with_no_client_auth()))
+    let builder = ClientConfig::builder().with_root_certificates(store);
+    let (Some(certificate), Some(key)) = (certificates.certificate, certificates.key) else {
+        return Ok(Arc::new(builder.with_no_client_auth()));
+    };
+    let chain = CertificateDer::pem_slice_iter(certificate.as_bytes()).flatten().collect();
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| format!("the client's key: {error}"))?;
+    let config = builder.with_client_auth_cert(chain, key);
+    config.map(Arc::new).map_err(|error| format!("the client's certificate: {error}"))
 }
 
 impl Answer {
@@ -150,6 +182,10 @@ mod tests {
         let endpoint = Endpoint::new("http://[::1]:5000/v1/", "").unwrap();
         assert_eq!((endpoint.host.as_str(), endpoint.port, endpoint.prefix()), ("::1", 5000, "/v1"));
         assert_eq!(endpoint.authority(), "[::1]:5000");
+        let endpoint =
+            Endpoint::new("http://prometheus.monitoring.svc:9090", "").unwrap().at("[fd00::1]".to_owned(), 80);
+        assert_eq!((endpoint.address.as_deref(), endpoint.port), (Some("fd00::1"), 80));
+        assert_eq!(endpoint.authority(), "prometheus.monitoring.svc:9090");
         for (url, error) in [
             ("ftp://a", "\"ftp://a\" begins with neither https:// nor http://"),
             ("a b", "\"a b\" is no URL"),

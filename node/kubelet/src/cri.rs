@@ -44,6 +44,9 @@ const LONGEST_CALL: Duration = Duration::from_secs(1 << 30);
 fn with_timeout<T>(message: T, timeout: Duration) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
     request.set_timeout(timeout.min(LONGEST_CALL));
+    if let Some(Ok(parent)) = corten_spans::traceparent().map(|parent| parent.parse()) {
+        request.metadata_mut().insert("traceparent", parent);
+    }
     request
 }
 
@@ -77,7 +80,7 @@ impl Runtime {
         call: impl Future<Output = std::result::Result<T, tonic::Status>>,
     ) -> std::result::Result<T, tonic::Status> {
         let begun = Instant::now();
-        let answer = call.await;
+        let answer = corten_spans::child(operation, corten_spans::Kind::Client, Vec::new, call).await;
         self.metrics.count(&metrics::RUNTIME_OPERATIONS, &[operation]);
         self.metrics.observe(&metrics::RUNTIME_OPERATION_SECONDS, &[operation], begun.elapsed());
         if answer.is_err() {

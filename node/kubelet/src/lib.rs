@@ -54,6 +54,7 @@ use std::time::Duration;
 use corten_api::k8s_openapi::api::core::v1::{Node, Pod, Service};
 use corten_api::k8s_openapi::api::storage::v1::CSIDriver;
 use corten_client::{Caches, Client, ListOptions};
+use corten_spans::{Attribute, Tracer};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -94,6 +95,7 @@ struct Managers {
     memory: Memory,
     topology: Topology,
     metrics: Arc<Metrics>,
+    tracer: Option<Tracer>,
 }
 
 const RUNTIME_RETRY: Duration = Duration::from_millis(50);
@@ -124,13 +126,27 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
         apparmor: host.apparmor,
         pulls: Arc::new(Semaphore::new(config.max_parallel_pulls.unwrap_or(Semaphore::MAX_PERMITS))),
     };
-    let managers = Managers { cpus, memory, topology, metrics };
+    let (tracer, exporter) = match &config.tracing {
+        Some(tracing) => {
+            let resource = vec![
+                Attribute::text("service.name", "kubelet"),
+                Attribute::text("host.name", config.node_name.clone()),
+            ];
+            let (tracer, exporter) = Tracer::new(tracing, resource);
+            (Some(tracer), Some(exporter))
+        }
+        None => (None, None),
+    };
+    let managers = Managers { cpus, memory, topology, metrics, tracer };
     let services = services(&config, &client, runtime, managers, &host, &caches, &stop);
     limit_pods(&services, &host);
     let views = Views::default();
     let log_watcher = LogWatcher::new().map_err(Error::file("watch", &config.log_dir))?;
 
     let tasks = TaskTracker::new();
+    if let Some(exporter) = exporter {
+        tasks.spawn(exporter.run(stop.clone()));
+    }
     tasks.spawn(keep_node(services.clone(), host, stop.clone()));
     tasks.spawn(plugins::run(services.clone(), log_watcher.clone(), stop.clone()));
     tasks.spawn(volumes::csi::keep_usage(services.volumes.csi.clone(), stop.clone()));
@@ -202,7 +218,7 @@ fn services(
     caches: &Caches,
     stop: &CancellationToken,
 ) -> Arc<Services> {
-    let Managers { cpus, memory, topology, metrics } = managers;
+    let Managers { cpus, memory, topology, metrics, tracer } = managers;
     let own_node = caches.filtered::<Node>(node::own_node(config));
     let csi = Csi::new(&config.root_dir, &config.node_name, client.clone(), caches.of::<CSIDriver>(), own_node.clone());
     let most_pids = i64::try_from(host.most_processes / 2).unwrap_or(i64::MAX);
@@ -238,6 +254,7 @@ fn services(
             shutting_down: watch::channel(false).0,
         },
         metrics,
+        tracer,
         config: config.clone(),
     })
 }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
+use corten_spans::{Attribute, Kind};
 use serde_json::json;
 
 use super::invocation::Invocation;
@@ -48,7 +49,10 @@ pub async fn call(a: &Attributes<'_>, invocation: &Invocation<'_>, mutating: boo
         json!({ "kind": "AdmissionReview", "apiVersion": format!("admission.k8s.io/{version}"), "request": request });
     let outbound = a.target.core.outbound;
     let time = hook.timeout.min(time_left(a));
-    let answer = outbound.post(client, body.to_string().into(), time, MAX_ANSWER).await;
+    let name = if mutating { "Call mutating webhook" } else { "Call validating webhook" };
+    let attributes = || vec![Attribute::text("webhook", hook.name.clone()), Attribute::text("uid", uid.clone())];
+    let posted = outbound.post(client, body.to_string().into(), time, MAX_ANSWER);
+    let answer = corten_spans::child(name, Kind::Client, attributes, posted).await;
     if answer.is_err() && time_left(a).is_zero() {
         let status = Status::timeout("request did not complete within requested timeout", 0);
         return Err(Failure::Refused(status));

@@ -8,6 +8,7 @@
 mod availability;
 pub(crate) mod documents;
 mod forward;
+mod measured;
 mod registration;
 mod remote;
 
@@ -31,6 +32,7 @@ use crate::discovery::{Published, RemoteDocuments, RemoteVersion};
 use crate::metrics::{Exposition, UNAVAILABLE_API_SERVICE};
 use crate::registry::Registry;
 use availability::{Condition, check};
+use measured::Measured;
 
 pub const GROUP: &str = "apiregistration.k8s.io";
 pub const PLURAL: &str = "apiservices";
@@ -76,6 +78,8 @@ pub struct Aggregation {
     /// The identity of this server towards aggregated ones.
     client: ArcSwapOption<ProxyClient>,
     table: ArcSwap<Table>,
+    /// The group versions of metrics that MetricSources have.
+    measured: Measured,
     /// Wakes the task when the group versions of custom resources have changed.
     changed: Arc<Notify>,
 }
@@ -93,6 +97,7 @@ impl Aggregation {
             trusted_roots: config.trusted_roots.clone(),
             client: ArcSwapOption::from(config.proxy_client.clone().map(Arc::new)),
             table: ArcSwap::default(),
+            measured: Measured::default(),
             changed,
         }
     }
@@ -116,6 +121,11 @@ impl Aggregation {
         table.get(&(parts.next()?.to_owned(), parts.next()?.to_owned())).cloned()
     }
 
+    /// Reports whether this server answers a path from MetricSources.
+    pub fn measures(&self, path: &str) -> bool {
+        self.measured.has(path)
+    }
+
     pub fn render_metrics(&self, out: &mut Exposition) {
         let family = &UNAVAILABLE_API_SERVICE;
         out.family(family);
@@ -134,6 +144,8 @@ impl Aggregation {
             return;
         };
         loop {
+            // The kind of MetricSources comes and goes as every custom resource.
+            let mut sources = self.sources_changed();
             [&mut services, &mut slices, &mut registered].into_iter().for_each(watch::Receiver::mark_unchanged);
             let reconciled = tokio::select! {
                 () = shutdown.cancelled() => return,
@@ -150,6 +162,7 @@ impl Aggregation {
                 changed = registered.changed() => changed.is_err(),
                 changed = services.changed(), if remote => changed.is_err(),
                 changed = slices.changed(), if remote => changed.is_err(),
+                () = next(&mut sources) => false,
                 () = self.changed.notified() => false,
                 () = tokio::time::sleep(if failed { RETRY } else { PERIOD }), if remote || failed => false,
             };
@@ -160,9 +173,18 @@ impl Aggregation {
         }
     }
 
+    /// Returns the receiver of changes of MetricSources, if the cluster has their kind.
+    fn sources_changed(&self) -> Option<watch::Receiver<u64>> {
+        use corten_metric_sources::{GROUP, PLURAL, VERSION};
+        Some(self.registry.cache(GROUP, VERSION, PLURAL)?.changes())
+    }
+
     /// Reconciles the registrations, the conditions, the table and the documents. Doing it twice is harmless.
     async fn reconcile(&self) -> Result<(), Status> {
-        registration::reconcile(&self.registry, self.published.announced()).await?;
+        let measured = Measured::wanted(&self.registry, &self.trusted_roots);
+        let mut announced = self.published.announced();
+        announced.extend(measured.iter().map(|version| (version.group.clone(), version.version.clone())));
+        registration::reconcile(&self.registry, announced).await?;
         let services: Vec<(Arc<Object>, Value)> = self
             .registry
             .cached_list(GROUP, "v1", PLURAL, "")
@@ -178,8 +200,8 @@ impl Aggregation {
         };
         let unchanged = before.len() == table.len()
             && before.iter().zip(&table).all(|((at, a), (here, b))| at == here && same(a, b));
-        if !unchanged {
-            let published = table.values().map(Known::published).collect();
+        if self.measured.replace(measured) || !unchanged {
+            let published = table.values().map(Known::published).chain(self.measured.published()).collect();
             self.table.store(Arc::new(table));
             self.published.publish_remote(published);
         }
@@ -205,6 +227,17 @@ impl Aggregation {
         let available = condition.status == "True";
         let documents = if available { documents::fetch(&self.registry.outbound, &remote, last).await } else { last };
         Some(Known { remote, available, documents })
+    }
+}
+
+/// Waits for a change; for ever if there is nothing to change, or nothing changes any more.
+async fn next(changes: &mut Option<watch::Receiver<u64>>) {
+    let is_open = match changes {
+        Some(changes) => changes.changed().await.is_ok(),
+        None => false,
+    };
+    if !is_open {
+        std::future::pending::<()>().await;
     }
 }
 

@@ -53,6 +53,10 @@ fn is_stale(object: &Object, served: &BTreeSet<(String, String)>) -> bool {
         return false;
     }
     let value = object.value();
+    // A user has pointed it at a server since.
+    if value.pointer("/spec/service").is_some_and(Value::is_object) {
+        return false;
+    }
     let string = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
     !served.contains(&(string("/spec/group"), string("/spec/version")))
 }

@@ -104,13 +104,15 @@ impl Outbound {
     ) -> Result<Result<Bytes, String>, String> {
         let path = url.strip_prefix("https://").and_then(|rest| rest.find('/').map(|at| rest[at..].to_owned()));
         let request = || {
-            Request::post(path.as_deref().unwrap_or("/"))
+            let mut request = Request::post(path.as_deref().unwrap_or("/"))
                 .header(header::HOST, to.authority())
                 .header(header::CONTENT_TYPE, "application/json")
                 .header(header::ACCEPT, "application/json, */*")
-                .header(header::USER_AGENT, "kube-apiserver-admission")
-                .body(Full::new(body.clone()))
-                .map_err(|e| e.to_string())
+                .header(header::USER_AGENT, "kube-apiserver-admission");
+            if let Some(parent) = corten_spans::traceparent() {
+                request = request.header("traceparent", parent);
+            }
+            request.body(Full::new(body.clone())).map_err(|e| e.to_string())
         };
         // The server may have closed a pooled connection; then a new one is tried, once.
         let mut sender = match self.take(to) {

@@ -1,6 +1,7 @@
 //! The request path, as one function of named steps. Every response of the server comes from here.
 
 mod impersonation;
+mod spans;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Mutex;
@@ -168,6 +169,19 @@ impl Server {
             }
         }
         self.audit.begin(context).await;
+        match spans::begin(self.core.config.tracer.as_ref(), context) {
+            None => self.act(context, body).await,
+            // Few requests are sampled: the others do not carry the room for this.
+            Some(span) => {
+                let answered = Box::pin(span.scope(self.act(context, body))).await;
+                spans::end(span, context, &answered);
+                answered
+            }
+        }
+    }
+
+    /// Runs the steps of a request whose user is known.
+    async fn act(&self, context: &mut Context, body: RequestBody) -> Result<Reply, Status> {
         let seat = self.seat(context).await?;
         if let Err(status) = self.authorize(context).await {
             return Ok(refusal(context, &status));
@@ -177,6 +191,11 @@ impl Server {
             // The other server has seats of its own, and may call this one before it responds.
             drop(seat);
             return aggregation::forward(&self.core, context, &remote, body).await;
+        }
+        if self.aggregation.measures(&context.info.path) {
+            // The source may take a while, and this server does no work for it.
+            drop(seat);
+            return self.aggregation.measure(&self.core, context).await;
         }
         if context.info.is_resource {
             // From here: decode → admit → validate → store → encode, in the handler of the verb.

@@ -36,10 +36,7 @@ pub struct Observed {
 
 impl Controller for BackupController {
     type Observed = Observed;
-
-    fn name(&self) -> &'static str {
-        ACCOUNT
-    }
+    const NAME: &'static str = ACCOUNT;
 
     fn watches(&self) -> Vec<Watch> {
         vec![

@@ -23,10 +23,7 @@ pub struct Observed {
 
 impl Controller for RepositoryController {
     type Observed = Observed;
-
-    fn name(&self) -> &'static str {
-        ACCOUNT
-    }
+    const NAME: &'static str = ACCOUNT;
 
     fn watches(&self) -> Vec<Watch> {
         let all = |view: &dyn View, _: &corten_client::Change| -> Vec<Key> {

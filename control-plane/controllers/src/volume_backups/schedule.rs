@@ -44,10 +44,7 @@ pub struct Observed {
 
 impl Controller for ScheduleController {
     type Observed = Observed;
-
-    fn name(&self) -> &'static str {
-        ACCOUNT
-    }
+    const NAME: &'static str = ACCOUNT;
 
     fn watches(&self) -> Vec<Watch> {
         vec![

@@ -17,7 +17,7 @@ use super::MAX_ANSWER_BYTES;
 use super::Shared;
 use super::failure::{Failure, Refusal};
 use super::history::history;
-use super::members::{ATTEMPT, TOTAL};
+use super::members::{ATTEMPT, TOTAL, traced};
 use super::messages::{outcome, txn_request};
 use crate::{Entry, Error, Event, EventKind, Expect, NO_LEASE, Op, Outcome, Range, Revision};
 
@@ -69,7 +69,10 @@ impl Commit<'_> {
                 (Err(error), None) => return Err(error),
             };
             let mut client = KvClient::new(member.channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES);
-            match self.shared.members.attempt(&member, ATTEMPT, client.txn(request.clone())).await {
+            let sent = corten_spans::child("etcdserverpb.KV/Txn", corten_spans::Kind::Client, Vec::new, async {
+                client.txn(traced(request.clone())).await
+            });
+            match self.shared.members.attempt(&member, ATTEMPT, sent).await {
                 Ok(answer) => return self.decided(outcome(self.ops, answer), unknown.is_some()).await,
                 Err(Failure::Refused(refusal)) if unknown.is_none() => return Err(self.refused(refusal)),
                 Err(Failure::Refused(refusal)) => {

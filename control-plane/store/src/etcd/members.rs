@@ -122,6 +122,15 @@ impl<T> Called<T> {
     }
 }
 
+/// Makes the request of a message, with the span of the present task.
+pub fn traced<T>(message: T) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(message);
+    if let Some(Ok(parent)) = corten_spans::traceparent().map(|parent| parent.parse()) {
+        request.metadata_mut().insert("traceparent", parent);
+    }
+    request
+}
+
 impl Members {
     /// Makes the members of the configured endpoints; none is dialled yet.
     pub fn new(config: &Config) -> Result<Members, Error> {

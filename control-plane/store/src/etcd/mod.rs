@@ -46,7 +46,7 @@ use tonic::Status;
 use self::current::Current;
 use self::failure::Refusal;
 use self::follower::Follower;
-use self::members::Members;
+use self::members::{Members, traced};
 use self::messages::{get_request, range_end, range_request, range_result, revision, signed, unsigned};
 use self::stream::Selection;
 use crate::{
@@ -183,7 +183,7 @@ async fn range_at(shared: &Shared, range: &Range) -> Result<RangeResult, Error> 
     let request = range_request(range);
     let called = shared.members.call(|channel| {
         let request = request.clone();
-        async move { KvClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES).range(request).await }
+        async move { KvClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES).range(traced(request)).await }
     });
     let called = called.await;
     match called.refusal() {
@@ -319,7 +319,9 @@ impl Store for Etcd {
         async move {
             let called = self.shared.members.call(|channel| {
                 let request = request.clone();
-                async move { KvClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES).range(request).await }
+                async move {
+                    KvClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES).range(traced(request)).await
+                }
             });
             let answer = called.await.answer()?;
             let revision = revision(answer.header.as_ref());

@@ -148,6 +148,8 @@ pub struct Config {
     pub api_servers: Option<mpsc::Sender<IpAddr>>,
     /// The certificate files and the client CA file that the configuration names; the binary reads them.
     pub tls_files: TlsFiles,
+    /// The collector of the kubelet's OpenTelemetry spans. Default none.
+    pub tracing: Option<corten_spans::Configuration>,
     /// The client CA in PEM, in place of that of `tls`.
     pub client_ca: Option<String>,
     /// The cluster's DNS servers, for pods with the policy `ClusterFirst`.
@@ -257,6 +259,7 @@ impl Default for Config {
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 10250)),
             tls: None,
             tls_files: TlsFiles::default(),
+            tracing: None,
             client_ca: None,
             api_servers: None,
             cluster_dns: Vec::new(),

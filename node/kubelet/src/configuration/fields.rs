@@ -318,6 +318,18 @@ pub(super) const FIELDS: &[Field] = &[
             Ok(())
         },
     },
+    Field {
+        name: "tracing",
+        get: |config| {
+            let tracing = config.tracing.as_ref();
+            let rate = |one: &corten_spans::Configuration| one.sampling_rate_per_million;
+            tracing.map_or(Value::Null, |one| json!({"endpoint": one.endpoint, "samplingRatePerMillion": rate(one)}))
+        },
+        set: |config, value| {
+            nested(value, "", &mut |name, _| ["endpoint", "samplingRatePerMillion"].contains(&name).then_some(Ok(())))?;
+            Ok(config.tracing = Some(corten_spans::Configuration::read(value)?))
+        },
+    },
     field!("registerNode", register_node),
     field!("containerRuntimeEndpoint", cri_socket),
     Field {

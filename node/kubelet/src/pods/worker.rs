@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use corten_api::k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use corten_client::DeleteOptions;
+use corten_spans::Attribute;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -96,6 +97,19 @@ pub struct Worker {
     publisher: Publisher,
 }
 
+/// Returns the attributes of a pod's span, by upstream's names.
+fn attributes(pod: &Pod, update_type: &str) -> Vec<Attribute> {
+    let name = pod.metadata.name.clone().unwrap_or_default();
+    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+    vec![
+        Attribute::text("k8s.pod.uid", spec::uid(pod)),
+        Attribute::text("k8s.pod", format!("{namespace}/{name}")),
+        Attribute::text("k8s.pod.name", name),
+        Attribute::text("k8s.pod.update_type", update_type),
+        Attribute::text("k8s.namespace.name", namespace),
+    ]
+}
+
 /// The result of a pass.
 enum Next {
     /// Something changed: the next pass follows at once.
@@ -150,8 +164,12 @@ impl Worker {
             let stopped = stopped_for(self.shutdown.clone(), SHUTDOWN_GRACE);
             let begun = Instant::now();
             let kind = if self.view.borrow().status.phase.is_none() { "create" } else { "sync" };
+            let services = self.services.clone();
+            let pod = self.pod.clone();
+            let name = if self.desired.borrow().must_end() { "syncTerminatingPod" } else { "syncPod" };
+            let traced = corten_spans::within(services.tracer.as_ref(), name, || attributes(&pod, kind), self.pass());
             let passed = tokio::select! {
-                passed = self.pass() => passed,
+                passed = traced => passed,
                 () = stopped => return,
             };
             self.services.metrics.observe(&metrics::POD_WORKER_SECONDS, &[kind], begun.elapsed());

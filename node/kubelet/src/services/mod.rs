@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use corten_api::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use corten_client::{Cache, Client};
+use corten_spans::Tracer;
 use tokio::sync::{Semaphore, watch};
 
 use crate::admission::allocation::Allocations;
@@ -33,6 +34,8 @@ pub struct Services {
     pub config: Config,
     /// The metrics of the kubelet itself.
     pub metrics: Arc<Metrics>,
+    /// The tracer of the kubelet's work, if it has a collector.
+    pub tracer: Option<Tracer>,
     pub api: Api,
     pub runtime: ContainerRuntime,
     pub resources: NodeResources,

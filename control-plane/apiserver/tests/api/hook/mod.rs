@@ -25,6 +25,7 @@ pub struct Hook {
     port: u16,
     ca: String,
     seen: Arc<Mutex<Vec<(String, Value)>>>,
+    traceparents: Arc<Mutex<Vec<Option<String>>>>,
 }
 
 impl Hook {
@@ -46,13 +47,19 @@ impl Hook {
         let port = listener.local_addr().unwrap().port();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (act, log) = (Arc::new(act), Arc::clone(&seen));
+        let traceparents: Arc<Mutex<Vec<Option<String>>>> = Arc::default();
+        let traced = Arc::clone(&traceparents);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (acceptor, act, log) = (acceptor.clone(), Arc::clone(&act), Arc::clone(&log));
+                let traced = Arc::clone(&traced);
                 tokio::spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else { return };
                     let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
                         let (act, log) = (Arc::clone(&act), Arc::clone(&log));
+                        let parent =
+                            request.headers().get("traceparent").map(|value| value.to_str().unwrap().to_owned());
+                        traced.lock().unwrap().push(parent);
                         async move { Ok::<_, Infallible>(respond(request, act.as_ref(), &log).await) }
                     });
                     let _ = hyper::server::conn::http1::Builder::new()
@@ -62,7 +69,7 @@ impl Hook {
             }
         });
         let ca = base64::engine::general_purpose::STANDARD.encode(pem);
-        Hook { port, ca, seen }
+        Hook { port, ca, seen, traceparents }
     }
 
     /// Returns a `clientConfig` that leads here.
@@ -73,6 +80,11 @@ impl Hook {
     /// Returns the paths and bodies of the calls since the last time.
     pub fn calls(&self) -> Vec<(String, Value)> {
         std::mem::take(&mut self.seen.lock().unwrap())
+    }
+
+    /// Returns the header `traceparent` of the calls since the last time.
+    pub fn traceparents(&self) -> Vec<Option<String>> {
+        std::mem::take(&mut self.traceparents.lock().unwrap())
     }
 
     pub fn ca(&self) -> &str {
