@@ -2,8 +2,8 @@
 //!
 //! The kernel limits the I/O of a group on a device, and a volume has a device of its own: so each pod that uses the volume
 //! gets the limits in its group. Pods are known by the mounts of the volume, below `pods/UID` in the kubelet's directory,
-//! and groups by their names, `podUID`. Control groups of version 1 limit reads, and writes around the page cache; those of
-//! version 2 limit all.
+//! and groups by their names, `podUID`. Control groups of version 1 limit reads, and writes around the page cache, of each
+//! container; those of version 2 limit all of the pod.
 //!
 //! *Invariant: a limit that this node cannot enforce is refused.*
 
@@ -97,6 +97,19 @@ impl Throttle {
         match self {
             Throttle::V1(root) | Throttle::V2(root) => root,
         }
+    }
+
+    /// Returns the groups in which the limits of a pod are written. In version 1 the limits of a group do not hold for the
+    /// groups in it, which are the containers'.
+    fn limited(&self, pod: PathBuf) -> Vec<PathBuf> {
+        let mut groups = vec![pod];
+        if let Throttle::V1(_) = self {
+            let entries = groups.iter().filter_map(|group| std::fs::read_dir(group).ok()).flatten().flatten();
+            let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+            let containers: Vec<PathBuf> = folders.map(|entry| entry.path()).collect();
+            groups.extend(containers);
+        }
+        groups
     }
 
     /// Returns the files of a group and their content, for a device.
@@ -198,8 +211,10 @@ impl Storage {
         pods.dedup();
         for pod in pods {
             let Some(group) = group_of(throttle.root(), &pod, MOST_DEPTH) else { continue };
-            if let Err(error) = throttle.write(&group, &numbers, &volume.limits) {
-                warn!(%error, group = %group.display(), volume = volume.id, "the I/O of a volume is not limited");
+            for group in throttle.limited(group) {
+                if let Err(error) = throttle.write(&group, &numbers, &volume.limits) {
+                    warn!(%error, group = %group.display(), volume = volume.id, "the I/O of a volume is not limited");
+                }
             }
         }
         Ok(())
@@ -245,6 +260,10 @@ mod tests {
         assert_eq!(found("a-1"), Some(root.path().join("kubepods/burstable/poda-1")));
         assert!(found("b-2").unwrap().ends_with("kubepods-podb_2.slice"));
         assert_eq!(found("c"), None);
+        let pod = found("a-1").unwrap();
+        let v1 = Throttle::V1(root.path().to_owned());
+        assert_eq!(v1.limited(pod.clone()), [pod.clone(), pod.join("c")]);
+        assert_eq!(Throttle::V2(root.path().to_owned()).limited(pod.clone()), [pod]);
         let target = Path::new("/data/kubelet/pods/a-1/volumes/kubernetes.io~csi/pvc-1/mount");
         assert_eq!(pod_of(target), Some("a-1"));
         assert_eq!(pod_of(Path::new("/data/kubelet/plugins/x/globalmount")), None);
