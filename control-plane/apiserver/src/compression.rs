@@ -9,8 +9,9 @@ use http::{HeaderMap, header};
 
 /// Responses of at least this size are compressed for clients that accept it.
 pub const THRESHOLD: usize = 128 * 1024;
-/// The gzip level, as upstream: the first gets most of the gain for a fraction of the time.
-const LEVEL: u32 = 1;
+/// The gzip level. The second of this library is as small as upstream's first: its own first is half as large again, for
+/// three quarters of the time.
+const LEVEL: u32 = 2;
 /// The size at which compressed pieces are sent.
 const PIECE: usize = 16 * 1024;
 

@@ -9,9 +9,12 @@
 
 pub mod event;
 mod feed;
+mod fields;
 mod groups;
 mod pacer;
+mod pins;
 mod resource;
+mod subscribers;
 mod watcher;
 mod written_headers;
 
@@ -29,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use feed::Feed;
 use pacer::Pacer;
+pub use pins::Pinned;
 pub use resource::{Change, ChangeKind, Filter, Item, ResourceCache, Window, projected, shown};
 pub use watcher::{Watcher, WatcherOptions, transition};
 pub use written_headers::{PendingHeader, WrittenHeaders};

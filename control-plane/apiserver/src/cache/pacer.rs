@@ -56,6 +56,7 @@ impl Pacer {
     pub fn changed(&mut self, cache: &Arc<ResourceCache>, now: Instant) {
         let pause = pause(cache.groups.watchers());
         let revision = cache.revision();
+        cache.subscribers.wake(revision);
         for (number, group) in cache.groups.iter().enumerate().filter(|(_, group)| group.is_idle()) {
             if group.woken().is_some_and(|at| at + pause > now) {
                 let due = now + until_turn(number, pause, now.duration_since(self.began));

@@ -2,9 +2,10 @@
 //!
 //! Objects are in a persistent ordered map, so a list takes a snapshot for free and no reader holds a lock while it
 //! works. Watchers read changes from the one window, by revision: nothing is queued or copied for any of them, and a
-//! watcher that falls out of the window gets an error and ends.
+//! watcher that falls out of the window gets an error and ends. Watchers of one object or of one node have mailboxes
+//! instead, so that other changes do not wake them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
 
@@ -16,8 +17,11 @@ use imbl::OrdMap;
 use tokio::sync::watch;
 
 use super::feed::Feed;
+use super::fields::{ByNode, Fields};
 use super::groups::Groups;
 use super::pacer::FEW;
+use super::pins::Pins;
+use super::subscribers::Subscribers;
 use crate::metrics::StorageSeries;
 
 /// The most changes a window holds.
@@ -25,13 +29,15 @@ pub const WINDOW: usize = 4096;
 /// The most bytes that the objects of a window take, once it holds a few changes.
 const WINDOW_BYTES: usize = 4 * 1024 * 1024;
 const WINDOW_MIN: usize = 128;
+/// The field by which the agents of a node select its objects.
+pub const NODE_FIELD: &str = "spec.nodeName";
 
 /// An object as clients see it and its selectable fields, read once for all watchers.
 pub struct Item {
     pub object: Arc<Object>,
     /// The object as it is stored, where that differs.
     stored: Option<Arc<Object>>,
-    fields: OnceLock<BTreeMap<String, String>>,
+    fields: OnceLock<Arc<Fields>>,
     projected: OnceLock<Projected>,
 }
 
@@ -68,22 +74,30 @@ impl Item {
     }
 
     /// Returns the value of a selectable field.
-    fn field(&self, kind: &Kind, field: &str) -> Option<String> {
+    pub(super) fn field(&self, kind: &Kind, field: &str) -> Option<String> {
         match field {
             "metadata.name" => Some(self.object.header.name.clone()),
             "metadata.namespace" => Some(self.object.header.namespace.clone()),
             _ => {
-                let read = self.fields.get_or_init(|| self.read_fields(kind)).get(field).cloned();
+                let read = self.fields.get_or_init(|| self.read_fields(kind)).get(field).map(str::to_owned);
                 // Another version of the resource may have other selectable fields.
                 read.or_else(|| kind.behaviour.fields(&self.object.value(), field))
             }
         }
     }
 
-    fn read_fields(&self, kind: &Kind) -> BTreeMap<String, String> {
+    fn read_fields(&self, kind: &Kind) -> Arc<Fields> {
         let value = self.object.value();
-        let read = |field: &String| Some((field.clone(), kind.behaviour.fields(&value, field)?));
-        kind.selectable_fields.iter().filter_map(read).collect()
+        let fields = kind
+            .selectable_fields
+            .iter()
+            .filter_map(|field| Some((field.as_str(), kind.behaviour.fields(&value, field)?)));
+        Arc::new(Fields::new(fields))
+    }
+
+    /// Returns the node that the object is bound to, for its agents.
+    pub(super) fn node(&self, kind: &Kind) -> Option<String> {
+        self.field(kind, NODE_FIELD).filter(|node| !node.is_empty())
     }
 }
 
@@ -139,6 +153,12 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// Returns the node whose objects alone can match.
+    pub fn node(&self) -> Option<&str> {
+        // An empty value selects objects without a node.
+        self.fields.requires_exact_match(NODE_FIELD).filter(|node| !node.is_empty())
+    }
+
     /// Returns whether every object of the namespace matches.
     pub fn is_everything(&self) -> bool {
         self.labels.is_empty() && self.fields.requirements().is_empty()
@@ -187,6 +207,8 @@ impl Snapshot {
 #[derive(Default)]
 struct State {
     items: OrdMap<String, Arc<Item>>,
+    /// The objects of each node, from the first list of one node on.
+    by_node: Option<ByNode<Arc<Item>>>,
     /// The bytes of the items' objects.
     bytes: usize,
     window: VecDeque<Arc<Change>>,
@@ -199,10 +221,25 @@ struct State {
 }
 
 impl State {
+    /// Takes a change over into the objects of each node, if these are read.
+    fn index(&mut self, kind: &Kind, change: &Change) {
+        let Some(by_node) = &mut self.by_node else { return };
+        if let Some(previous) = &change.previous
+            && let Some(node) = previous.node(kind)
+        {
+            by_node.remove(&node, |item| Arc::ptr_eq(item, previous));
+        }
+        if change.kind != ChangeKind::Deleted
+            && let Some(node) = change.item.node(kind)
+        {
+            by_node.insert(node, Arc::clone(&change.item));
+        }
+    }
+
     /// Adds a change to the window, and drops the oldest ones while it has too many changes or bytes.
-    fn push(&mut self, change: Change) {
+    fn push(&mut self, change: Arc<Change>) {
         self.window_bytes += change.item.object.bytes.len();
-        self.window.push_back(Arc::new(change));
+        self.window.push_back(change);
         while self.window.len() > WINDOW || (self.window_bytes > WINDOW_BYTES && self.window.len() > WINDOW_MIN) {
             let Some(oldest) = self.window.pop_front() else { return };
             self.window_bytes -= oldest.item.object.bytes.len();
@@ -237,6 +274,9 @@ pub struct ResourceCache {
     pub feed: Arc<Feed>,
     state: RwLock<State>,
     pub(super) groups: Groups,
+    pub(super) subscribers: Subscribers,
+    /// The snapshots of lists that are read in pages.
+    pub pins: Pins,
     /// The last chunk that was encoded for many watchers.
     chunk: Mutex<Option<Chunk>>,
     /// The metrics of this resource.
@@ -253,6 +293,8 @@ impl ResourceCache {
             feed,
             state: RwLock::default(),
             groups: Groups::default(),
+            subscribers: Subscribers::default(),
+            pins: Pins::default(),
             chunk: Mutex::default(),
             storage: StorageSeries::default(),
             is_terminating: AtomicBool::new(false),
@@ -277,6 +319,27 @@ impl ResourceCache {
     pub fn snapshot(&self, at_least: Revision) -> Snapshot {
         let state = self.read();
         Snapshot { items: state.items.clone(), revision: state.revision.max(at_least) }
+    }
+
+    /// Returns the present objects of a node, in key order, and their revision. `at_least` is a revision that the feed is
+    /// known to have reached. The first call reads the nodes of all objects.
+    pub fn of_node(&self, node: &str, at_least: Revision) -> (Vec<(String, Arc<Item>)>, Revision) {
+        if self.read().by_node.is_none() {
+            let mut state = self.state.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut by_node = ByNode::default();
+            for item in state.items.values() {
+                if let Some(node) = item.node(&self.kind) {
+                    by_node.insert(node, Arc::clone(item));
+                }
+            }
+            state.by_node = Some(by_node);
+        }
+        let state = self.read();
+        let found = state.by_node.as_ref().map_or(&[][..], |by_node| by_node.get(node));
+        let key = |item: &Item| self.key(&item.object.header.namespace, &item.object.header.name);
+        let mut items: Vec<(String, Arc<Item>)> = found.iter().map(|item| (key(item), Arc::clone(item))).collect();
+        items.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+        (items, state.revision.max(at_least))
     }
 
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<Object>> {
@@ -359,8 +422,14 @@ impl ResourceCache {
                 Change::new(revision, ChangeKind::Deleted, item, Some(previous))
             }
         };
+        let change = Arc::new(change);
+        state.index(&self.kind, &change);
         state.revision = revision;
-        state.push(change);
+        state.push(Arc::clone(&change));
+        drop(state);
+        // A watcher that subscribes now finds the change in the window.
+        self.subscribers.deliver(&self.kind, &change);
+        self.pins.expire();
         self.storage.events_received.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -378,6 +447,7 @@ impl ResourceCache {
         *state = State { generation, ..State::default() };
         drop(state);
         self.groups.wake_all(0);
+        self.subscribers.wake_all(0);
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, State> {

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use corten_meta::{Object, Status};
+use corten_meta::{Key, Object, Status};
 use corten_store::Revision;
 use futures::stream::{BoxStream, StreamExt};
 use tokio::sync::watch;
@@ -24,6 +24,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::event::{Delivery, EventEncoder, WatchEvent};
 use super::resource::{Chunk, Window};
+use super::subscribers::{Received, Subscription};
 use super::{Change, ChangeKind, Filter, ResourceCache};
 
 /// The period of bookmarks of a watcher that wants them.
@@ -47,6 +48,24 @@ pub struct WatcherOptions {
     pub plain: bool,
 }
 
+/// The last changes that a watcher has taken from the window. The changes of one revision arrive one by one, so some of
+/// them may come by the mailbox alone.
+struct Taken {
+    revision: Revision,
+    /// The objects that changed at this revision.
+    keys: Vec<Key>,
+}
+
+impl Taken {
+    fn includes(&self, change: &Change) -> bool {
+        match change.revision.cmp(&self.revision) {
+            std::cmp::Ordering::Less => true,
+            std::cmp::Ordering::Equal => self.keys.contains(&change.item.object.key()),
+            std::cmp::Ordering::Greater => false,
+        }
+    }
+}
+
 /// The state of a watch.
 pub struct Watcher {
     cache: Arc<ResourceCache>,
@@ -54,6 +73,10 @@ pub struct Watcher {
     after: Revision,
     generation: u64,
     changed: watch::Receiver<Revision>,
+    /// The mailbox of its changes, if its filter selects the objects of one name or of one node.
+    subscription: Option<Subscription>,
+    /// The end of the changes that it has taken from the window, if it has a mailbox: the later ones come by that.
+    taken: Option<Taken>,
     /// Whether it can share chunks with other watchers.
     shares: bool,
     /// Whether it has read the window once. Nothing wakes it for the changes before its start.
@@ -76,7 +99,10 @@ impl Watcher {
         options: WatcherOptions,
         shutdown: CancellationToken,
     ) -> Result<Box<Watcher>, Status> {
-        let changed = cache.changes();
+        let (subscription, changed) = match cache.subscribers.subscribe(&filter) {
+            Some((subscription, woken)) => (Some(subscription), woken),
+            None => (None, cache.changes()),
+        };
         if let Window::TooOld { oldest } = cache.since(options.after, options.after) {
             return Err(too_old(options.after, oldest));
         }
@@ -94,6 +120,8 @@ impl Watcher {
             filter,
             after: options.after,
             changed,
+            subscription,
+            taken: None,
             has_begun: false,
             pending,
             bookmarks: options.bookmarks,
@@ -104,6 +132,10 @@ impl Watcher {
             ended: false,
         });
         watcher.set_timer();
+        if watcher.subscription.is_some() {
+            // The mailbox has the changes from now on: however late the first read, the window is not needed again.
+            watcher.collect(Revision::MAX);
+        }
         Ok(watcher)
     }
 
@@ -227,7 +259,7 @@ impl Watcher {
             self.ended = true;
             return true;
         }
-        match self.cache.since(self.after, upto) {
+        match self.changes(upto) {
             Window::TooOld { oldest } => {
                 self.cache.storage.terminated_watchers.fetch_add(1, Ordering::Relaxed);
                 self.pending.push_back(WatchEvent::Error(too_old(self.after, oldest)).into());
@@ -241,6 +273,27 @@ impl Watcher {
             }
         }
         !self.pending.is_empty() || self.ended
+    }
+
+    /// Takes the changes after its position from the mailbox, or from the window.
+    fn changes(&mut self, upto: Revision) -> Window {
+        let Some(subscription) = &self.subscription else { return self.cache.since(self.after, upto) };
+        let Some(taken) = &self.taken else {
+            let window = self.cache.since(self.after, upto);
+            if let Window::Changes(changes) = &window {
+                // Without changes, all up to the start are taken.
+                let revision = changes.last().map_or(self.after.saturating_add(1), |last| last.revision);
+                let last = changes.iter().rev().take_while(|change| change.revision == revision);
+                self.taken = Some(Taken { revision, keys: last.map(|change| change.item.object.key()).collect() });
+            }
+            return window;
+        };
+        match subscription.take() {
+            Received::Overflow => Window::TooOld { oldest: self.cache.revision() },
+            Received::Changes(changes) => {
+                Window::Changes(changes.into_iter().filter(|change| !taken.includes(change)).collect())
+            }
+        }
     }
 
     fn bookmark(&mut self) {
@@ -258,6 +311,14 @@ impl Watcher {
         self.after = self.after.max(revision);
         let bookmark = WatchEvent::Bookmark { revision: self.after, initial_events_end: false };
         self.pending.push_back(bookmark.into());
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        if let Some(subscription) = &self.subscription {
+            self.cache.subscribers.leave(subscription);
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! GET of a collection: consistent, filtered, in pages that are pinned to one revision.
 //!
-//! The first page comes from the watch cache; the following ones are read from the store at the revision of
-//! the first, so that all pages together are one snapshot.
+//! The first page comes from the watch cache, and the following ones from the same snapshot of it, or from the store at
+//! its revision: all pages together are one state.
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Instant;
 
 use base64::Engine;
 use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::options::check_list_options;
 use crate::body::Reply;
-use crate::cache::{Filter, Item};
+use crate::cache::{Filter, Item, Pinned};
 use crate::registry::Resource;
 use crate::request::Query;
 use crate::response::{self, ListMeta};
@@ -162,16 +163,50 @@ async fn present(
     start: Option<&str>,
 ) -> Result<Page, Status> {
     check_readable(target, filter, limit).await?;
-    let snapshot = target.resource.storage()?.cache.snapshot(at_least);
+    let cache = &target.resource.storage()?.cache;
+    if limit == 0
+        && start.is_none()
+        && !target.resource.is_selected_as_served()
+        && let Some(node) = filter.node()
+    {
+        let (items, revision) = cache.of_node(node, at_least);
+        let items = items.into_iter().map(|(key, item)| (Cow::from(key), item));
+        return Ok(fill(target, filter, limit, State { revision, left: None }, items).await?.page);
+    }
+    let snapshot = cache.snapshot(at_least);
     if limit == 0 && filter.is_everything() && !target.resource.is_selected_as_served() {
         // Everything as it is stored: no object has to be inspected.
         let all = snapshot.namespace(&filter.namespace, start).map(|(_, item)| Arc::clone(&item.object));
         let meta = ListMeta { resource_version: snapshot.revision, ..ListMeta::default() };
         return Ok(Page { objects: all.collect(), meta });
     }
+    let left = (filter.namespace.is_empty() && start.is_none()).then_some(snapshot.items.len() as u64);
+    of_snapshot(target, filter, limit, Pinned { snapshot, left }, start).await
+}
+
+/// Returns a page of a snapshot, and keeps the snapshot for the next page.
+async fn of_snapshot(
+    target: &Scope<'_>,
+    filter: &Filter,
+    limit: usize,
+    Pinned { snapshot, left }: Pinned,
+    start: Option<&str>,
+) -> Result<Page, Status> {
     let items = snapshot.namespace(&filter.namespace, start);
     let items = items.map(|(key, item)| (Cow::from(key.as_str()), Arc::clone(item)));
-    fill(target, filter, limit, snapshot.revision, items).await
+    let Filled { page, next } = fill(target, filter, limit, State { revision: snapshot.revision, left }, items).await?;
+    if let Some(next) = next {
+        let pins = &target.resource.storage()?.cache.pins;
+        pins.keep(&snapshot, next, page.meta.remaining, Instant::now());
+    }
+    Ok(page)
+}
+
+/// Returns the snapshot of an earlier page, unless its revision is compacted: then no server could serve it.
+fn pinned(target: &Scope<'_>, revision: u64, start: Option<&str>) -> Result<Option<Pinned>, Status> {
+    let cache = &target.resource.storage()?.cache;
+    let is_compacted = revision < cache.feed.store.compacted();
+    Ok(cache.pins.find(revision, start).filter(|_| !is_compacted))
 }
 
 /// Returns all objects that a filter selects now, in the served version, and their revision.
@@ -189,6 +224,9 @@ async fn past(
     start: Option<String>,
 ) -> Result<Page, Status> {
     check_readable(target, filter, limit).await?;
+    if let Some(pinned) = pinned(target, revision, start.as_deref())? {
+        return of_snapshot(target, filter, limit, pinned, start.as_deref()).await;
+    }
     let registry = &target.core.registry;
     let read = registry.range_at(target.resource, &filter.namespace, start.as_deref(), 0, revision).await;
     let (entries, _, _) = read.map_err(|e| match e {
@@ -200,7 +238,7 @@ async fn past(
     })?;
     let hub = &target.resource.storage()?.hub;
     let items = entries.into_iter().map(|(key, object)| (Cow::from(key), Arc::new(Item::read(hub, object))));
-    fill(target, filter, limit, revision, items).await
+    Ok(fill(target, filter, limit, State { revision, left: None }, items).await?.page)
 }
 
 /// Returns the error for a compacted revision; for a later page it has a token to continue without it.
@@ -221,15 +259,28 @@ fn is_of_one(target: &Scope<'_>, filter: &Filter) -> bool {
     is_in_one_place && filter.fields.requires_exact_match("metadata.name").is_some()
 }
 
-/// Takes the selected objects until the page is full; the state is that of a revision. The list continues as long as
-/// any object follows the page, selected or not; but a selection by one name has no pages.
+/// The state that a page is read from.
+struct State {
+    revision: u64,
+    /// The number of objects from the start of the page on, if it is known.
+    left: Option<u64>,
+}
+
+/// A page, and the key of the object after it.
+struct Filled {
+    page: Page,
+    next: Option<String>,
+}
+
+/// Takes the selected objects until the page is full. The list continues as long as any object follows the page,
+/// selected or not; but a selection by one name has no pages.
 async fn fill<'i>(
     target: &Scope<'_>,
     filter: &Filter,
     limit: usize,
-    revision: u64,
+    State { revision, left }: State,
     mut items: impl Iterator<Item = (Cow<'i, str>, Arc<Item>)> + Send,
-) -> Result<Page, Status> {
+) -> Result<Filled, Status> {
     let resource = target.resource;
     let hub = &target.resource.storage()?.hub;
     let limit = if limit == 0 { usize::MAX } else { limit };
@@ -258,11 +309,13 @@ async fn fill<'i>(
         next = items.next().map(|(key, _)| key);
     }
     let mut meta = ListMeta { resource_version: revision, ..ListMeta::default() };
-    if let Some(start) = next {
-        meta.remaining = filter.is_everything().then(|| 1 + items.count() as u64);
-        meta.continue_token = Continue { revision: Some(revision), start: start.into_owned() }.encode();
+    let next = next.map(Cow::into_owned);
+    if let Some(start) = next.clone() {
+        let left = left.and_then(|left| left.checked_sub(objects.len() as u64));
+        meta.remaining = filter.is_everything().then(|| left.unwrap_or_else(|| 1 + items.count() as u64));
+        meta.continue_token = Continue { revision: Some(revision), start }.encode();
     }
-    Ok(Page { objects, meta })
+    Ok(Filled { page: Page { objects, meta }, next })
 }
 
 /// Returns the filter of a list or a watch.

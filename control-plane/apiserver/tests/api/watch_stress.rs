@@ -197,3 +197,57 @@ async fn every_replay_ends_in_the_stored_state() {
         assert_eq!(state, stored);
     }
 }
+
+/// More changes than the window of a resource holds, of objects of this size.
+const BEYOND_WINDOW: usize = 160;
+const BIG: usize = 40_000;
+
+/// Returns the next event that is not a modification: a deletion may be announced by one.
+async fn next_presence(events: &mut futures::stream::BoxStream<'static, WatchEvent>) -> String {
+    loop {
+        let event = crate::server::next(events).await;
+        if !event.starts_with("MODIFIED") {
+            return event;
+        }
+    }
+}
+
+/// Watches of one node and of one name get their own changes, in order, also after more changes of other objects than the
+/// window holds: those do not make them late.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watches_of_one_node_outlive_the_changes_of_others() {
+    const PODS: &str = "/api/v1/namespaces/default/pods";
+    let server = TestServer::start().await;
+    let account = json!({"metadata": {"name": "default"}});
+    server.post("/api/v1/namespaces/default/serviceaccounts", account).await.expect(201);
+    let pod = |name: &str, node: &str| {
+        json!({
+            "metadata": {"name": name},
+            "spec": {"nodeName": node, "automountServiceAccountToken": false, "containers": [{"name": "c", "image": "i"}]},
+        })
+    };
+    let mut of_node = server.watch(&format!("{PODS}?watch=1&fieldSelector=spec.nodeName=n1")).await;
+    let mut of_name = server.watch(&format!("{PODS}?watch=1&fieldSelector=metadata.name=web")).await;
+    server.post(PODS, pod("web", "n1")).await.expect(201);
+    server.post(PODS, pod("other", "n2")).await.expect(201);
+    let other = format!("{PODS}/other");
+    for round in 0..BEYOND_WINDOW {
+        let annotation = json!({"metadata": {"annotations": {"round": format!("{round:0BIG$}")}}});
+        server.patch(&other, "merge", annotation).await.expect(200);
+    }
+    server.post(PODS, pod("late", "n1")).await.expect(201);
+    server.delete(&format!("{PODS}/web"), Some(json!({"gracePeriodSeconds": 0}))).await.expect(200);
+    let expected = ["ADDED web", "ADDED late", "DELETED web"];
+    for event in expected {
+        assert_eq!(next_presence(&mut of_node).await, event);
+    }
+    for event in ["ADDED web", "DELETED web"] {
+        assert_eq!(next_presence(&mut of_name).await, event);
+    }
+    server.post(PODS, pod("unbound", "")).await.expect(201);
+    let binding = json!({"metadata": {"name": "unbound"}, "target": {"kind": "Node", "name": "n1"}});
+    server.post(&format!("{PODS}/unbound/binding"), binding).await.expect(201);
+    assert_eq!(next_presence(&mut of_node).await, "ADDED unbound");
+    server.delete(&format!("{PODS}/unbound"), Some(json!({"gracePeriodSeconds": 0}))).await.expect(200);
+    assert_eq!(next_presence(&mut of_node).await, "DELETED unbound");
+}

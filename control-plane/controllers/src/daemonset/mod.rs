@@ -118,7 +118,7 @@ fn of_pod(view: &dyn View, change: &Change) -> Vec<Key> {
 /// Every DaemonSet if a node was created or deleted, or if its labels or taints changed; none for a heartbeat.
 fn of_node(view: &dyn View, change: &Change) -> Vec<Key> {
     if let (Some(old), Some(new)) = (&change.old, &change.new) {
-        let taints = |node: &Arc<Object>| NodeRow::new(Arc::clone(node)).facts;
+        let taints = |node: &Arc<Object>| NodeRow::new(Arc::clone(node)).facts.taints.clone();
         if old.header.labels == new.header.labels && taints(old) == taints(new) {
             return Vec::new();
         }

@@ -18,7 +18,7 @@ use serde_json::json;
 use super::heartbeats::Heartbeats;
 use super::zones::{Member, next_eviction, zone_of};
 use crate::metrics;
-use crate::runtime::{Action, Controller, Count, Plan, ResourceType, View, Watch, decode, key_of};
+use crate::runtime::{Action, Controller, Count, Plan, ResourceType, View, Watch, is_unready, key_of};
 use crate::workload::condition::{mark_pod, ready_status};
 use crate::workload::pods;
 
@@ -84,11 +84,11 @@ impl Controller for NodeLifecycleController {
         let heard = renewed.max(posted).map(|reported| self.heartbeats.heard(&key.name, reported, (self.clock)()));
         let (mut any_node_ready, mut zone) = (true, Vec::new());
         if ready_status(&node) != "True" {
-            let all: Vec<Node> = view.all("");
-            any_node_ready = all.iter().any(|node| ready_status(node) == "True");
+            let all = view.node_rows(view.list(ResourceType::of::<Node>(), ""));
+            any_node_ready = all.iter().any(|node| node.facts.ready);
             let here = zone_of(node.metadata.labels.as_ref());
-            let near = all.iter().filter(|other| zone_of(other.metadata.labels.as_ref()) == here);
-            zone = near.map(|node| Member::of(node, &EVICTING)).collect();
+            let near = all.iter().filter(|other| zone_of(Some(&*other.object.header.labels)) == here);
+            zone = near.map(|node| Member::of(&node.facts, &EVICTING)).collect();
         }
         let mut ready_pods = Vec::new();
         if ready_status(&node) == "Unknown" {
@@ -141,15 +141,15 @@ fn count(plan: &mut Plan, node: &Node) {
     plan.count(&metrics::ZONE_UNHEALTHY, [zone.as_str().into()], f64::from(u8::from(unhealthy)));
 }
 
-/// Returns all nodes if a node becomes ready or stops being so: the state of one may affect the taints of all.
+/// Returns also the nodes that are not ready, if a node becomes ready or stops being so: the state of one may affect
+/// their taints, and theirs alone.
 fn of_node(view: &dyn View, change: &Change) -> Vec<Key> {
-    let status = |object: &Option<std::sync::Arc<corten_meta::Object>>| {
-        object.as_ref().and_then(decode::<Node>).map(|node| ready_status(&node) == "True")
-    };
-    if status(&change.old) == status(&change.new) {
-        return vec![change.key.clone()];
+    let status = |object: &Option<std::sync::Arc<corten_meta::Object>>| object.as_ref().map(|node| is_unready(node));
+    let mut keys = vec![change.key.clone()];
+    if status(&change.old) != status(&change.new) {
+        keys.extend(view.unready_nodes().iter().map(|node| node.key()).filter(|key| *key != change.key));
     }
-    view.list(ResourceType::of::<Node>(), "").iter().map(|node| node.key()).collect()
+    keys
 }
 
 fn ready_condition(node: &Node) -> Option<&NodeCondition> {

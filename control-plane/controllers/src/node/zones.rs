@@ -6,10 +6,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use corten_api::k8s_openapi::api::core::v1::Node;
 use jiff::Timestamp;
 
-use crate::workload::condition::ready_status;
+use crate::runtime::NodeFacts;
 
 const REGION: [&str; 2] = ["topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"];
 const ZONE: [&str; 2] = ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"];
@@ -30,11 +29,11 @@ pub struct Member {
 }
 
 impl Member {
-    pub fn of(node: &Node, evicting: &[&str]) -> Member {
-        let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
-        let ours = taints.filter(|taint| taint.effect == "NoExecute" && evicting.contains(&taint.key.as_str()));
+    pub fn of(node: &NodeFacts, evicting: &[&str]) -> Member {
+        let ours =
+            node.taints.iter().filter(|taint| taint.effect == "NoExecute" && evicting.contains(&taint.key.as_str()));
         let evicted = ours.filter_map(|taint| taint.time_added.as_ref()).map(|time| time.0).max();
-        Member { ready: ready_status(node) == "True", evicted }
+        Member { ready: node.ready, evicted }
     }
 }
 

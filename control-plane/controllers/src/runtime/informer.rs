@@ -17,7 +17,7 @@ use super::memory::Seen;
 use super::plan::ResourceType;
 use super::rows::{Facts, NodeFacts, NodeRow, PodFacts, PodRow, Row, Rows};
 use super::scale::{ScaleAnswer, ScaleQuestion};
-use super::view::{Failure, View, claim_of_volume, node_of_pod, selector_of_service};
+use super::view::{Failure, View, claim_of_volume, is_unready, node_of_pod, selector_of_service};
 
 /// Pods by the node they are bound to.
 const NODE_INDEX: &str = "spec.nodeName";
@@ -31,6 +31,9 @@ const LABEL_INDEX: &str = "label";
 const SELECTOR_INDEX: &str = "selector";
 /// Volumes by the claim they are bound to.
 const CLAIM_INDEX: &str = "claim";
+
+/// Nodes that are not ready, all by one value.
+const UNREADY_INDEX: &str = "unready";
 
 /// Adds the keys of changes to the queue of one controller.
 pub struct EventHandler {
@@ -107,6 +110,9 @@ fn index(resource: ResourceType, cache: &Cache) {
             let header = &object.header;
             header.labels.iter().map(|(key, value)| label_key(&header.namespace, key, value)).collect()
         });
+    }
+    if resource == ResourceType::of::<Node>() {
+        cache.add_index(UNREADY_INDEX, |node| is_unready(node).then(String::new).into_iter().collect());
     }
     if resource == ResourceType::of::<PersistentVolume>() {
         cache.add_index(CLAIM_INDEX, |volume| vec![claim_of_volume(volume)]);
@@ -245,6 +251,10 @@ impl View for CachedView {
     fn node_rows(&self, nodes: Vec<Arc<Object>>) -> Vec<NodeRow> {
         let informer = self.informers.get(&ResourceType::of::<Node>());
         rows(informer.map(|informer| &informer.nodes), nodes)
+    }
+
+    fn unready_nodes(&self) -> Vec<Arc<Object>> {
+        self.by_index(ResourceType::of::<Node>(), UNREADY_INDEX, "")
     }
 
     fn scale(&self, question: &ScaleQuestion) -> Option<ScaleAnswer> {

@@ -28,9 +28,9 @@ pub use corten_meta::time::now;
 pub use count::{Count, Counter, Label, RESULT};
 pub use memory::Memory;
 pub use plan::{Action, Event, Plan, Reference, Report, ResourceType, key_of};
-pub use rows::{NodeRow, PodRow};
+pub use rows::{NodeFacts, NodeRow, PodRow};
 pub use scale::{ScaleAnswer, ScaleQuestion};
-pub use view::{Failure, View, claim_of_volume, decode, mentions, node_of_pod, selector_of_service};
+pub use view::{Failure, View, claim_of_volume, decode, is_unready, mentions, node_of_pod, selector_of_service};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

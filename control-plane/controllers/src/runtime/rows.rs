@@ -10,6 +10,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use corten_api::k8s_openapi::api::core::v1::Taint;
+use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use corten_meta::Object;
 use jiff::Timestamp;
 
@@ -45,10 +46,12 @@ pub struct PodFacts {
     pub index_failures_ignored: i32,
 }
 
-/// The parsed fields of a node's spec.
+/// The parsed fields of a node's spec and status.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeFacts {
     pub taints: Vec<Taint>,
+    /// Whether the condition Ready is True.
+    pub ready: bool,
 }
 
 /// An object and its facts.
@@ -172,9 +175,17 @@ impl Facts for PodFacts {
 }
 
 #[derive(serde::Deserialize)]
-struct Node {
+struct Node<'a> {
     #[serde(default)]
     spec: NodeSpec,
+    #[serde(borrow, default)]
+    status: NodeStatus<'a>,
+}
+
+#[derive(Default, serde::Deserialize)]
+struct NodeStatus<'a> {
+    #[serde(borrow, default)]
+    conditions: Vec<Condition<'a>>,
 }
 
 #[derive(Default, serde::Deserialize)]
@@ -189,14 +200,21 @@ struct NodeTaint {
     #[serde(default)]
     value: Option<String>,
     effect: String,
+    #[serde(default, rename = "timeAdded")]
+    time_added: Option<Timestamp>,
 }
 
 impl Facts for NodeFacts {
     fn parse(object: &Object) -> Option<NodeFacts> {
-        let node: Node = serde_json::from_slice(&object.bytes).ok()?;
-        let taint =
-            |taint: NodeTaint| Taint { key: taint.key, value: taint.value, effect: taint.effect, time_added: None };
-        Some(NodeFacts { taints: node.spec.taints.into_iter().map(taint).collect() })
+        let node: Node<'_> = serde_json::from_slice(&object.bytes).ok()?;
+        let taint = |taint: NodeTaint| Taint {
+            key: taint.key,
+            value: taint.value,
+            effect: taint.effect,
+            time_added: taint.time_added.map(Time),
+        };
+        let ready = node.status.conditions.iter().any(|one| one.r#type == "Ready" && one.status == "True");
+        Some(NodeFacts { taints: node.spec.taints.into_iter().map(taint).collect(), ready })
     }
 }
 

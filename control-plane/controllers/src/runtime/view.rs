@@ -13,7 +13,7 @@ use corten_meta::labels::{Operator, Requirement};
 use corten_meta::{Key, Object, Selector};
 
 use super::plan::ResourceType;
-use super::rows::{NodeRow, PodRow};
+use super::rows::{Facts as _, NodeFacts, NodeRow, PodRow};
 use super::scale::{ScaleAnswer, ScaleQuestion};
 
 /// The failure of the last reconcile of this key; some controllers report it in a condition.
@@ -49,6 +49,12 @@ pub trait View: Send + Sync {
     fn node_rows(&self, nodes: Vec<Arc<Object>>) -> Vec<NodeRow> {
         nodes.into_iter().map(NodeRow::new).collect()
     }
+    /// Lists the nodes that are not ready. Uses an index, since most are.
+    fn unready_nodes(&self) -> Vec<Arc<Object>> {
+        let mut nodes = self.list(ResourceType::of::<Node>(), "");
+        nodes.retain(|node| is_unready(node));
+        nodes
+    }
     /// Returns the scale of an object, if it was asked for before this decision.
     fn scale(&self, _question: &ScaleQuestion) -> Option<ScaleAnswer> {
         None
@@ -77,6 +83,11 @@ pub fn node_of_pod(pod: &Object) -> Option<String> {
     }
     let bound: Bound = serde_json::from_slice(&pod.bytes).ok()?;
     bound.spec?.node_name.filter(|name| !name.is_empty())
+}
+
+/// Reports whether a node is not ready.
+pub fn is_unready(node: &Object) -> bool {
+    !NodeFacts::parse(node).is_some_and(|facts| facts.ready)
 }
 
 /// Returns the key of the claim a volume is bound to; empty for an available volume.

@@ -36,6 +36,7 @@ pub struct Observed {
 
 impl Controller for BackupController {
     type Observed = Observed;
+
     const NAME: &'static str = ACCOUNT;
 
     fn watches(&self) -> Vec<Watch> {

@@ -23,6 +23,7 @@ pub struct Observed {
 
 impl Controller for RepositoryController {
     type Observed = Observed;
+
     const NAME: &'static str = ACCOUNT;
 
     fn watches(&self) -> Vec<Watch> {

@@ -44,6 +44,7 @@ pub struct Observed {
 
 impl Controller for ScheduleController {
     type Observed = Observed;
+
     const NAME: &'static str = ACCOUNT;
 
     fn watches(&self) -> Vec<Watch> {
