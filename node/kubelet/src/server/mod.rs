@@ -39,6 +39,7 @@ use crate::logs::follow::LogWatcher;
 use crate::pod::view::Views;
 use crate::services::Services;
 use crate::stats::Collector;
+use streams::PodPath;
 
 pub type Body = BoxBody<Bytes, std::io::Error>;
 
@@ -247,23 +248,25 @@ async fn route(state: &Arc<State>, request: Request<Incoming>) -> Response<Body>
             logs::container_logs(state, namespace, pod, container, request.uri().query()).await
         }
         (_, ["exec", namespace, pod, container]) => {
-            streams::exec(state, namespace, pod, None, container, request).await
+            streams::exec(state, PodPath::new(namespace, pod, None), container, request).await
         }
         (_, ["exec", namespace, pod, uid, container]) => {
-            streams::exec(state, namespace, pod, Some(uid), container, request).await
+            streams::exec(state, PodPath::new(namespace, pod, Some(uid)), container, request).await
         }
         (_, ["attach", namespace, pod, container]) => {
-            streams::attach(state, namespace, pod, None, container, request).await
+            streams::attach(state, PodPath::new(namespace, pod, None), container, request).await
         }
         (_, ["attach", namespace, pod, uid, container]) => {
-            streams::attach(state, namespace, pod, Some(uid), container, request).await
+            streams::attach(state, PodPath::new(namespace, pod, Some(uid)), container, request).await
         }
-        (_, ["portForward", namespace, pod]) => streams::port_forward(state, namespace, pod, None, request).await,
+        (_, ["portForward", namespace, pod]) => {
+            streams::port_forward(state, PodPath::new(namespace, pod, None), request).await
+        }
         (_, ["portForward", namespace, pod, uid]) => {
-            streams::port_forward(state, namespace, pod, Some(uid), request).await
+            streams::port_forward(state, PodPath::new(namespace, pod, Some(uid)), request).await
         }
         (&Method::POST, ["run", namespace, pod, container] | ["run", namespace, pod, _, container]) => {
-            streams::run(state, namespace, pod, container, request.uri().query()).await
+            streams::run(state, PodPath::new(namespace, pod, None), container, request.uri().query()).await
         }
         _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
     }

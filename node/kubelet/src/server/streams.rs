@@ -1,7 +1,6 @@
 //! `/exec`, `/attach`, `/portForward`: the runtime returns a URL, and the client's upgraded connection is joined to it
 //! byte for byte. The kubelet does not decode the streams.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use corten_cri::v1 as cri;
@@ -20,34 +19,35 @@ use crate::pods::plan::usable_sandbox;
 
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// The pod that a path names.
+#[derive(Clone, Copy)]
+pub struct PodPath<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    uid: Option<&'a str>,
+}
+
+impl<'a> PodPath<'a> {
+    pub fn new(namespace: &'a str, name: &'a str, uid: Option<&'a str>) -> PodPath<'a> {
+        PodPath { namespace, name, uid }
+    }
+}
+
 /// Returns the pod, or the message for a client that it does not exist.
-fn find_view(state: &State, namespace: &str, pod: &str, uid: Option<&str>) -> std::result::Result<View, String> {
-    let view = state.views.find(namespace, pod, uid).map(|view| view.borrow().clone());
-    view.ok_or_else(|| format!("pod {pod:?} not found\n"))
+fn find_view(state: &State, pod: PodPath<'_>) -> std::result::Result<View, String> {
+    let view = state.views.find(pod.namespace, pod.name, pod.uid).map(|view| view.borrow().clone());
+    view.ok_or_else(|| format!("pod {:?} not found\n", pod.name))
 }
 
 /// Returns the running instance of the container, or the message for a client that there is none.
-fn find_instance(
-    state: &State,
-    namespace: &str,
-    pod: &str,
-    uid: Option<&str>,
-    container: &str,
-) -> std::result::Result<Instance, String> {
-    let view = find_view(state, namespace, pod, uid)?;
+fn find_instance(state: &State, pod: PodPath<'_>, container: &str) -> std::result::Result<Instance, String> {
+    let view = find_view(state, pod)?;
     let running = view.observed.running().find(|instance| instance.name == container).cloned();
     running.ok_or_else(|| format!("container not found ({container:?})"))
 }
 
-pub async fn exec(
-    state: &Arc<State>,
-    namespace: &str,
-    pod: &str,
-    uid: Option<&str>,
-    container: &str,
-    request: Request<Incoming>,
-) -> Response<Body> {
-    let instance = match find_instance(state, namespace, pod, uid, container) {
+pub async fn exec(state: &State, pod: PodPath<'_>, container: &str, request: Request<Incoming>) -> Response<Body> {
+    let instance = match find_instance(state, pod, container) {
         Ok(instance) => instance,
         Err(message) => return text(StatusCode::NOT_FOUND, &message),
     };
@@ -64,15 +64,8 @@ pub async fn exec(
     forward(state, url.await, request).await
 }
 
-pub async fn attach(
-    state: &Arc<State>,
-    namespace: &str,
-    pod: &str,
-    uid: Option<&str>,
-    container: &str,
-    request: Request<Incoming>,
-) -> Response<Body> {
-    let instance = match find_instance(state, namespace, pod, uid, container) {
+pub async fn attach(state: &State, pod: PodPath<'_>, container: &str, request: Request<Incoming>) -> Response<Body> {
+    let instance = match find_instance(state, pod, container) {
         Ok(instance) => instance,
         Err(message) => return text(StatusCode::NOT_FOUND, &message),
     };
@@ -88,19 +81,13 @@ pub async fn attach(
     forward(state, url.await, request).await
 }
 
-pub async fn port_forward(
-    state: &Arc<State>,
-    namespace: &str,
-    pod: &str,
-    uid: Option<&str>,
-    request: Request<Incoming>,
-) -> Response<Body> {
-    let view = match find_view(state, namespace, pod, uid) {
+pub async fn port_forward(state: &State, pod: PodPath<'_>, request: Request<Incoming>) -> Response<Body> {
+    let view = match find_view(state, pod) {
         Ok(view) => view,
         Err(message) => return text(StatusCode::NOT_FOUND, &message),
     };
     let Some(sandbox) = usable_sandbox(&view.pod, &view.observed) else {
-        return text(StatusCode::NOT_FOUND, &format!("pod {pod:?} has no sandbox\n"));
+        return text(StatusCode::NOT_FOUND, &format!("pod {:?} has no sandbox\n", pod.name));
     };
     let parameters = query::pairs(request.uri().query());
     let ports = ["port", "ports"].iter().flat_map(|name| query::all(&parameters, name));
@@ -112,14 +99,8 @@ pub async fn port_forward(
 }
 
 /// Answers `/run`: runs a command and responds with its output.
-pub async fn run(
-    state: &Arc<State>,
-    namespace: &str,
-    pod: &str,
-    container: &str,
-    query_string: Option<&str>,
-) -> Response<Body> {
-    let instance = match find_instance(state, namespace, pod, None, container) {
+pub async fn run(state: &State, pod: PodPath<'_>, container: &str, query_string: Option<&str>) -> Response<Body> {
+    let instance = match find_instance(state, pod, container) {
         Ok(instance) => instance,
         Err(message) => return text(StatusCode::NOT_FOUND, &message),
     };
