@@ -17,6 +17,7 @@ const BAD_WHEN_TRUE: &[&str] = &[
     "Problem",
     "Deadlock",
     "Denied",
+    "Limited",
     "Conflict",
     "NonStructural",
     "Terminating",

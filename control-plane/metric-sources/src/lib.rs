@@ -1,8 +1,9 @@
 //! The metrics that autoscalers read beside CPU and memory: `custom.metrics.k8s.io` and `external.metrics.k8s.io`,
 //! answered from the sources that MetricSources name.
 //!
-//! A MetricSource is a Prometheus server with named queries, or an adapter, which is another server of the same API. Any
-//! number of them can be in a cluster: the metric's name decides which one answers. Nothing is asked unless a client asks.
+//! A MetricSource is a Prometheus server with named queries, or an adapter, which is another server of the same API.
+//! Any number of them can be in a cluster: the metric's name decides which one answers. Nothing is asked unless a
+//! client asks.
 //!
 //! - [`definition`]: the CustomResourceDefinition.
 //! - [`served`]: the group versions that have a source, for discovery.

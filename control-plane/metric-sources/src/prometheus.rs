@@ -11,6 +11,7 @@ use corten_outbound::https::{Endpoint, Tls};
 use http::{Method, Request, header};
 use http_body_util::Full;
 use jiff::Timestamp;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::source::{Prometheus, Service};
 use crate::{Address, Cluster, SECRET_NAMESPACE};
@@ -40,19 +41,24 @@ struct Target {
 /// Evaluates a query now.
 pub async fn query(cluster: &dyn Cluster, server: &Prometheus, promql: &str) -> Result<Vec<Sample>, String> {
     let seconds = server.timeout_seconds.unwrap_or(TIMEOUT).clamp(1, MAX_TIMEOUT);
-    let asking = ask(cluster, server, promql, Duration::from_secs(seconds));
-    match tokio::time::timeout(Duration::from_secs(seconds), asking).await {
-        Ok(answer) => answer,
+    let deadline = Duration::from_secs(seconds);
+    let prepared = prepare(cluster, server, promql)?;
+    // A task of its own: a request that comes from inside of the process is deep in the stack already.
+    let asking = AbortOnDropHandle::new(tokio::spawn(ask(prepared, deadline)));
+    match tokio::time::timeout(deadline, asking).await {
+        Ok(Ok(answer)) => samples(&answer?),
+        Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("it does not answer within {seconds} s")),
     }
 }
 
-async fn ask(
-    cluster: &dyn Cluster,
-    server: &Prometheus,
-    promql: &str,
-    deadline: Duration,
-) -> Result<Vec<Sample>, String> {
+/// A request and the server that gets it.
+struct Prepared {
+    endpoint: Endpoint,
+    request: Request<Full<Bytes>>,
+}
+
+fn prepare(cluster: &dyn Cluster, server: &Prometheus, promql: &str) -> Result<Prepared, String> {
     let target = target(cluster, server)?;
     let secret = match &server.secret_name {
         Some(name) => Some(Credentials::read(cluster, name)?),
@@ -73,13 +79,14 @@ async fn ask(
         request = request.header(header::AUTHORIZATION, authorization);
     }
     let request = request.body(Full::new(Bytes::from(body))).map_err(|error| error.to_string())?;
-    let answer = endpoint.send(request, deadline).await?;
+    Ok(Prepared { endpoint, request })
+}
+
+async fn ask(prepared: Prepared, deadline: Duration) -> Result<Value, String> {
+    let answer = prepared.endpoint.send(prepared.request, deadline).await?;
     let code = answer.head.status;
     let text = answer.text(MAX_ANSWER).await?;
-    match serde_json::from_str(&text) {
-        Ok(document) => samples(&document),
-        Err(_) => Err(format!("it answers {code} without a document of Prometheus' API")),
-    }
+    serde_json::from_str(&text).map_err(|_| format!("it answers {code} without a document of Prometheus' API"))
 }
 
 /// Returns the URL of the server; a Service has the address of one of its endpoints.

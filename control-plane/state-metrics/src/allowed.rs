@@ -1,7 +1,7 @@
 //! Families of labels and annotations: `kube_pod_labels` and its like, for keys that the user allows.
 //!
-//! Every key becomes a label of the series, so a cluster would have as many different series as its users have ideas: hence
-//! only the keys of a list, in the format of kube-state-metrics: `pods=[app,team-*],nodes=[*]`.
+//! Every key becomes a label of the series, so a cluster would have as many different series as its users have ideas:
+//! hence only the keys of a list, in the format of kube-state-metrics: `pods=[app,team-*],nodes=[*]`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

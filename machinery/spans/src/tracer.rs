@@ -40,8 +40,8 @@ impl Tracer {
         (Tracer(Arc::new(Inner { rate, spans })), Exporter::new(configuration.url(), resource, received))
     }
 
-    /// Begins the span of a request that names its parent. A parent that is trusted decides on sampling; another is only
-    /// linked. Returns none if the request is not sampled.
+    /// Begins the span of a request that names its parent. A parent that is trusted decides on sampling; another is
+    /// only linked. Returns none if the request is not sampled.
     pub fn begin(&self, parent: Option<Context>, is_trusted: bool, start: Timestamp) -> Option<Recording> {
         let (context, above, link) = match parent {
             Some(parent) if is_trusted => (parent.is_sampled.then(|| parent.child())?, parent.span, None),

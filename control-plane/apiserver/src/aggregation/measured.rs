@@ -11,6 +11,8 @@ use corten_meta::{Status, Value, status};
 use corten_metric_sources::{
     Address, Answered, CUSTOM_METRICS, Cluster, EXTERNAL_METRICS, Error, Listed, Request, ServedVersion,
 };
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use http::{Method, StatusCode};
 use serde_json::json;
 
@@ -88,8 +90,12 @@ fn taken_groups(registry: &Registry) -> BTreeSet<String> {
 }
 
 impl Aggregation {
-    /// Answers a request for one of the group versions of metrics.
-    pub async fn measure(&self, core: &Core, context: &Context) -> Result<Reply, Status> {
+    /// Answers a request for one of the group versions of metrics. It is boxed: other requests do not carry its room.
+    pub fn measure<'a>(&'a self, core: &'a Core, context: &'a Context) -> BoxFuture<'a, Result<Reply, Status>> {
+        Box::pin(self.measured(core, context))
+    }
+
+    async fn measured(&self, core: &Core, context: &Context) -> Result<Reply, Status> {
         if context.method != Method::GET {
             return Err(Status::method_not_allowed());
         }
@@ -101,7 +107,7 @@ impl Aggregation {
                 let accept = Accept { format: Format::Json, view: View::Plain, ..context.accept };
                 Ok(response::value(accept, StatusCode::OK, &document))
             }
-            Ok(Answered::Adapters(specs)) => self.ask_adapters(core, context, specs).await,
+            Ok(Answered::Adapters(specs)) => self.ask_adapters(core, context, specs).boxed().await,
             Err(error) => Err(status_of(&error)),
         }
     }

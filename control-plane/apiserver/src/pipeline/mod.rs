@@ -10,7 +10,9 @@ use std::time::Instant;
 use corten_access::{User, Verb, forbidden};
 use corten_admission::Operation;
 use corten_meta::{Status, Value};
+use corten_spans::Recording;
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use http::{HeaderValue, Request, header};
 
 use crate::aggregation;
@@ -173,11 +175,21 @@ impl Server {
             None => self.act(context, body).await,
             // Few requests are sampled: the others do not carry the room for this.
             Some(span) => {
-                let answered = Box::pin(span.scope(self.act(context, body))).await;
+                let answered = self.act_within(&span, context, body).await;
                 spans::end(span, context, &answered);
                 answered
             }
         }
+    }
+
+    /// Runs these steps within a span.
+    fn act_within<'a>(
+        &'a self,
+        span: &'a Recording,
+        context: &'a mut Context,
+        body: RequestBody,
+    ) -> BoxFuture<'a, Result<Reply, Status>> {
+        Box::pin(span.scope(self.act(context, body)))
     }
 
     /// Runs the steps of a request whose user is known.
