@@ -29,6 +29,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 mod upkeep;
+mod vault;
 
 pub use corten_backup::Secret;
 pub use corten_backup::s3;
@@ -37,6 +38,6 @@ pub use error::{Error, Result};
 pub use image::CHUNK_BYTES;
 pub use manifest::{Header, Manifest, is_backup_id};
 pub use objects::Objects;
-pub use repository::{Clock, Repository, Sent};
-pub use session::Owner;
+pub use repository::{Repository, Sent};
 pub use upkeep::{Pruned, Verified};
+pub use vault::{Clock, Owner};

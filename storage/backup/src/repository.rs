@@ -7,7 +7,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use corten_backup::{Derivation, Keys, Secret};
 use futures::{StreamExt, TryStreamExt, stream};
-use jiff::Timestamp;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +15,8 @@ use crate::image::{CHUNK_BYTES, chunk_count, read_chunk, write_chunk};
 use crate::manifest::{Header, MOST_BYTES, MOST_MANIFEST, Manifest, is_backup_id};
 use crate::objects::Objects;
 use crate::sealed::{self, ChunkId};
-use crate::session::{Kind, Owner, Session};
+use crate::session::{Kind, Session};
+use crate::vault::{Clock, Owner, Vault};
 
 const FORMAT: &str = "corten-volume-backups";
 const VERSION: u32 = 1;
@@ -31,9 +31,6 @@ pub const MOST_BACKUPS: usize = 100_000;
 /// The chunks that are handled at a time.
 const PARALLEL: usize = 4;
 
-/// Returns the time; tests have one of their own.
-pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
-
 /// The description of a repository, which anyone may read.
 #[derive(Serialize, Deserialize)]
 struct Config {
@@ -42,16 +39,13 @@ struct Config {
     id: String,
     derivation: Derivation,
     salt: String,
-    /// By it a wrong secret is told from a damaged repository.
+    /// Distinguishes a wrong secret from a damaged repository.
     check: String,
 }
 
 /// An opened repository.
 pub struct Repository {
-    pub(crate) objects: Arc<dyn Objects>,
-    pub(crate) keys: Arc<Keys>,
-    pub(crate) owner: Owner,
-    clock: Clock,
+    pub(crate) vault: Vault,
     pub id: String,
 }
 
@@ -108,13 +102,9 @@ impl Repository {
         let salt = from_hex(&config.salt).ok_or_else(|| Error::damaged(CONFIG, "its salt is not hexadecimal"))?;
         let keys = derived(secret, config.derivation, salt, config.id.clone()).await?;
         match to_hex(&keys.check) == config.check {
-            true => Ok(Repository { objects, keys: Arc::new(keys), owner, clock, id: config.id }),
+            true => Ok(Repository { vault: Vault { objects, keys: Arc::new(keys), owner, clock }, id: config.id }),
             false => Err(Error::WrongSecret),
         }
-    }
-
-    pub(crate) fn now(&self) -> Timestamp {
-        (self.clock)()
     }
 
     /// Backs a volume up under an id. A backup that exists is left as it is. `parents` are earlier backups that probably
@@ -124,7 +114,7 @@ impl Repository {
         if header.bytes > MOST_BYTES {
             return Err(Error::Invalid(format!("a volume of more than {MOST_BYTES} bytes cannot be backed up")));
         }
-        let session = Session::begin(self, Kind::Use).await?;
+        let session = Session::begin(&self.vault, Kind::Use).await?;
         let done = self.send(&session, &name, header, image, parents).await;
         session.end().await;
         done
@@ -138,7 +128,7 @@ impl Repository {
         image: File,
         parents: &[String],
     ) -> Result<Sent> {
-        if self.objects.exists(name).await? {
+        if self.vault.objects.exists(name).await? {
             return Ok(Sent::default());
         }
         let known = Arc::new(self.known(parents).await);
@@ -153,15 +143,15 @@ impl Repository {
         let sent =
             Sent { data: stored.iter().map(|one| one.data).sum(), sent: stored.iter().map(|one| one.sent).sum() };
         let manifest = Manifest { header, chunks: stored.into_iter().map(|one| one.id).collect() };
-        let sealed = sealed::seal(&self.keys, name, &manifest.encode()?)?;
+        let sealed = sealed::seal(&self.vault.keys, name, &manifest.encode()?)?;
         let length = sealed.len() as u64;
-        self.objects.flush().await?;
+        self.vault.objects.flush().await?;
         session.check().await?;
-        self.objects.put(name, sealed).await?;
-        self.objects.flush().await?;
+        self.vault.objects.put(name, sealed).await?;
+        self.vault.objects.flush().await?;
         if let Err(error) = session.check().await {
             // A prune may have run beside the last step, and have deleted chunks that this manifest names.
-            self.objects.delete(name).await?;
+            self.vault.objects.delete(name).await?;
             return Err(error);
         }
         Ok(Sent { sent: sent.sent + length, ..sent })
@@ -189,7 +179,7 @@ impl Repository {
         known: Arc<HashSet<ChunkId>>,
     ) -> Result<Stored> {
         session.renew().await?;
-        let keys = self.keys.clone();
+        let keys = self.vault.keys.clone();
         let read = move || {
             let chunk = read_chunk(&image, bytes, index)?;
             Ok(chunk.map(|chunk| (sealed::chunk_id(&keys, &chunk), chunk)))
@@ -197,29 +187,29 @@ impl Repository {
         let Some((id, chunk)) = blocking(read).await? else { return Ok(Stored { id: None, data: 0, sent: 0 }) };
         let data = chunk.len() as u64;
         let name = chunk_name(&id);
-        if known.contains(&id) || self.objects.exists(&name).await? {
+        if known.contains(&id) || self.vault.objects.exists(&name).await? {
             return Ok(Stored { id: Some(id), data, sent: 0 });
         }
-        let keys = self.keys.clone();
+        let keys = self.vault.keys.clone();
         let sealed_name = name.clone();
         let sealed: Bytes = blocking(move || sealed::seal(&keys, &sealed_name, &chunk)).await?;
         let sent = sealed.len() as u64;
-        self.objects.put(&name, sealed).await?;
+        self.vault.objects.put(&name, sealed).await?;
         Ok(Stored { id: Some(id), data, sent })
     }
 
     /// Reads the manifest of a backup.
     pub async fn manifest(&self, id: &str) -> Result<Manifest> {
         let name = backup_name(id)?;
-        let bytes = self.objects.get(&name, MOST_MANIFEST + sealed::OVERHEAD).await?;
+        let bytes = self.vault.objects.get(&name, MOST_MANIFEST + sealed::OVERHEAD).await?;
         let bytes = bytes.ok_or_else(|| Error::NoBackup(id.to_owned()))?;
-        Manifest::decode(&name, &sealed::open(&self.keys, &name, &bytes, MOST_MANIFEST)?)
+        Manifest::decode(&name, &sealed::open(&self.vault.keys, &name, &bytes, MOST_MANIFEST)?)
     }
 
     /// Writes a backup to the file of a volume, which is empty and at least as large. Every chunk is compared with its
     /// id.
     pub async fn restore(&self, id: &str, image: File) -> Result<Header> {
-        let session = Session::begin(self, Kind::Read).await?;
+        let session = Session::begin(&self.vault, Kind::Read).await?;
         let done = self.fetch(&session, id, image).await;
         session.end().await;
         done
@@ -255,9 +245,9 @@ impl Repository {
     pub(crate) async fn chunk(&self, id: &ChunkId) -> Result<Vec<u8>> {
         let name = chunk_name(id);
         let most = usize::try_from(CHUNK_BYTES).unwrap_or(usize::MAX);
-        let sealed = self.objects.get(&name, most + sealed::OVERHEAD).await?;
+        let sealed = self.vault.objects.get(&name, most + sealed::OVERHEAD).await?;
         let sealed = sealed.ok_or_else(|| Error::damaged(&name, "it is missing"))?;
-        let keys = self.keys.clone();
+        let keys = self.vault.keys.clone();
         let id = *id;
         let opened = move || {
             let plaintext = sealed::open(&keys, &name, &sealed, most)?;
@@ -271,14 +261,14 @@ impl Repository {
 
     /// Returns the ids of all backups.
     pub async fn list(&self) -> Result<Vec<String>> {
-        let names = self.objects.list(BACKUPS, MOST_BACKUPS).await?;
+        let names = self.vault.objects.list(BACKUPS, MOST_BACKUPS).await?;
         Ok(names.into_iter().filter_map(|name| Some(name.strip_prefix(BACKUPS)?.to_owned())).collect())
     }
 
     /// Deletes a backup; its chunks stay until the next prune. An absent backup is the wanted state.
     pub async fn delete(&self, id: &str) -> Result<()> {
-        self.objects.delete(&backup_name(id)?).await?;
-        self.objects.flush().await
+        self.vault.objects.delete(&backup_name(id)?).await?;
+        self.vault.objects.flush().await
     }
 }
 

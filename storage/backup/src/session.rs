@@ -13,8 +13,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::repository::Repository;
 use crate::sealed;
+use crate::vault::{Owner, Vault};
 
 /// The directory of sessions.
 pub const SESSIONS: &str = "sessions/";
@@ -45,14 +45,6 @@ struct Content {
     owner: Owner,
 }
 
-/// The process of a session.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Owner {
-    pub node: String,
-    /// An id of the process: another one of the same node has ended.
-    pub process: String,
-}
-
 impl Content {
     /// Reports whether the session was killed: it was not renewed, or its node runs another process now.
     fn is_killed(&self, owner: &Owner, age: SignedDuration) -> bool {
@@ -70,7 +62,7 @@ impl Content {
 
 /// A session under way.
 pub struct Session<'a> {
-    repository: &'a Repository,
+    vault: &'a Vault,
     name: String,
     kind: Kind,
     renewed: Mutex<Timestamp>,
@@ -78,9 +70,9 @@ pub struct Session<'a> {
 
 impl<'a> Session<'a> {
     /// Begins a session, unless one that excludes it is under way.
-    pub async fn begin(repository: &'a Repository, kind: Kind) -> Result<Session<'a>> {
+    pub async fn begin(vault: &'a Vault, kind: Kind) -> Result<Session<'a>> {
         let name = format!("{SESSIONS}{}", uuid::Uuid::new_v4().simple());
-        let session = Session { repository, name, kind, renewed: Mutex::new(repository.now()) };
+        let session = Session { vault, name, kind, renewed: Mutex::new(vault.now()) };
         session.write().await?;
         match session.exclude().await {
             Ok(()) => Ok(session),
@@ -93,12 +85,12 @@ impl<'a> Session<'a> {
 
     /// Fails if a session that excludes this one is under way; deletes those that were killed.
     async fn exclude(&self) -> Result<()> {
-        let objects = &self.repository.objects;
+        let objects = &self.vault.objects;
         for name in objects.list(SESSIONS, MOST_SESSIONS).await? {
             let Some(bytes) = objects.get(&name, MOST_BYTES).await?.filter(|_| name != self.name) else { continue };
             let content = self.decode(&name, &bytes)?;
-            let age = self.repository.now().duration_since(content.renewed);
-            if content.is_killed(&self.repository.owner, age) {
+            let age = self.vault.now().duration_since(content.renewed);
+            if content.is_killed(&self.vault.owner, age) {
                 tracing::info!(session = name, "a session of the repository was killed");
                 objects.delete(&name).await?;
             } else if content.excludes(self.kind) {
@@ -111,16 +103,16 @@ impl<'a> Session<'a> {
     }
 
     fn decode(&self, name: &str, bytes: &[u8]) -> Result<Content> {
-        let opened = sealed::open(&self.repository.keys, name, bytes, MOST_BYTES)?;
+        let opened = sealed::open(&self.vault.keys, name, bytes, MOST_BYTES)?;
         serde_json::from_slice(&opened).map_err(|error| Error::damaged(name, error.to_string()))
     }
 
     async fn write(&self) -> Result<()> {
-        let now = self.repository.now();
-        let content = Content { kind: self.kind, renewed: now, owner: self.repository.owner.clone() };
+        let now = self.vault.now();
+        let content = Content { kind: self.kind, renewed: now, owner: self.vault.owner.clone() };
         let encoded = serde_json::to_vec(&content).map_err(|error| Error::Invalid(error.to_string()))?;
-        let bytes: Bytes = sealed::seal(&self.repository.keys, &self.name, &encoded)?;
-        self.repository.objects.put(&self.name, bytes).await?;
+        let bytes: Bytes = sealed::seal(&self.vault.keys, &self.name, &encoded)?;
+        self.vault.objects.put(&self.name, bytes).await?;
         *self.renewed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = now;
         Ok(())
     }
@@ -128,7 +120,7 @@ impl<'a> Session<'a> {
     /// Renews the session when that is due. Fails if another one has taken it for killed.
     pub async fn renew(&self) -> Result<()> {
         let renewed = *self.renewed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        match self.repository.now().duration_since(renewed) < RENEWAL {
+        match self.vault.now().duration_since(renewed) < RENEWAL {
             true => Ok(()),
             false => {
                 self.check().await?;
@@ -139,7 +131,7 @@ impl<'a> Session<'a> {
 
     /// Fails if another session has taken this one for killed.
     pub async fn check(&self) -> Result<()> {
-        match self.repository.objects.exists(&self.name).await? {
+        match self.vault.objects.exists(&self.name).await? {
             true => Ok(()),
             false => Err(Error::Busy("the work was interrupted for too long, and is begun again".to_owned())),
         }
@@ -147,7 +139,7 @@ impl<'a> Session<'a> {
 
     /// Ends the session. An object that cannot be deleted is stale in an hour.
     pub async fn end(self) {
-        if let Err(error) = self.repository.objects.delete(&self.name).await {
+        if let Err(error) = self.vault.objects.delete(&self.name).await {
             tracing::info!(%error, session = self.name, "cannot end a session of the repository");
         }
     }

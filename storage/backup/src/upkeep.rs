@@ -35,7 +35,7 @@ pub struct Pruned {
 impl Repository {
     /// Reads every backup and every chunk that one names, and compares all with their ids.
     pub async fn verify(&self) -> Result<Verified> {
-        let session = Session::begin(self, Kind::Use).await?;
+        let session = Session::begin(&self.vault, Kind::Use).await?;
         let verified = self.read_all(&session).await;
         session.end().await;
         verified
@@ -70,15 +70,15 @@ impl Repository {
     /// Deletes chunks that no backup names, and files that a killed writer left. Runs alone: a backup that is under way
     /// may rely on a chunk that no manifest names yet.
     pub async fn prune(&self) -> Result<Pruned> {
-        let session = Session::begin(self, Kind::Prune).await?;
+        let session = Session::begin(&self.vault, Kind::Prune).await?;
         let pruned = self.sweep(&session).await;
         session.end().await;
         pruned
     }
 
     async fn sweep(&self, session: &Session<'_>) -> Result<Pruned> {
-        for name in self.objects.list(TEMPORARY, MOST_CHUNKS).await? {
-            self.objects.delete(&name).await?;
+        for name in self.vault.objects.list(TEMPORARY, MOST_CHUNKS).await? {
+            self.vault.objects.delete(&name).await?;
         }
         let backups = self.list().await?;
         if backups.len() >= MOST_BACKUPS {
@@ -93,7 +93,7 @@ impl Repository {
         }
         let mut pruned = Pruned::default();
         for first in 0..=u8::MAX {
-            let listed = self.objects.list(&format!("{CHUNKS}{first:02x}/"), MOST_CHUNKS).await?;
+            let listed = self.vault.objects.list(&format!("{CHUNKS}{first:02x}/"), MOST_CHUNKS).await?;
             let (kept, unused): (Vec<String>, Vec<String>) = listed.into_iter().partition(|name| used.contains(name));
             pruned.kept += kept.len();
             if unused.is_empty() {
@@ -104,7 +104,7 @@ impl Repository {
             stream::iter(unused)
                 .map(|name| async move {
                     session.renew().await?;
-                    self.objects.delete(&name).await
+                    self.vault.objects.delete(&name).await
                 })
                 .buffer_unordered(PARALLEL)
                 .try_collect::<()>()

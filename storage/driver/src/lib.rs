@@ -14,6 +14,7 @@ mod file_system;
 mod freezing;
 mod identity;
 mod ioctls;
+mod limiting;
 mod limits;
 mod locks;
 mod loop_device;

@@ -11,16 +11,11 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use tracing::warn;
 
 use crate::error::{Error, Result};
-use crate::mounts;
-use crate::publishing::is_of;
-use crate::record::{Layout, Volume};
-use crate::storage::Storage;
 
 /// The deepest level at which a pod's group is looked for.
-const MOST_DEPTH: usize = 8;
+pub const MOST_DEPTH: usize = 8;
 /// The least number of bytes per second: with less a mount would seem to hang.
 const LEAST_BYTES: u64 = 64 << 10;
 
@@ -67,13 +62,13 @@ impl Limits {
 
 /// The hierarchy of control groups that limits I/O.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Throttle {
+pub enum Throttle {
     V1(PathBuf),
     V2(PathBuf),
 }
 
 impl Throttle {
-    fn find() -> Option<Throttle> {
+    pub fn find() -> Option<Throttle> {
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let controllers = |path: &Path| std::fs::read_to_string(path.join("cgroup.controllers")).unwrap_or_default();
         Throttle::among(&mounts, controllers)
@@ -93,7 +88,7 @@ impl Throttle {
         })
     }
 
-    fn root(&self) -> &Path {
+    pub fn root(&self) -> &Path {
         match self {
             Throttle::V1(root) | Throttle::V2(root) => root,
         }
@@ -101,7 +96,7 @@ impl Throttle {
 
     /// Returns the groups in which the limits of a pod are written. In version 1 the limits of a group do not hold for the
     /// groups in it, which are the containers'.
-    fn limited(&self, pod: PathBuf) -> Vec<PathBuf> {
+    pub fn limited(&self, pod: PathBuf) -> Vec<PathBuf> {
         let mut groups = vec![pod];
         if let Throttle::V1(_) = self {
             let entries = groups.iter().filter_map(|group| std::fs::read_dir(group).ok()).flatten().flatten();
@@ -139,7 +134,7 @@ impl Throttle {
 
     /// Writes the limits of a device into the group of a pod. A line that is there already is not written again: the kernel
     /// would begin to count anew.
-    fn write(&self, group: &Path, device: &str, limits: &Limits) -> std::io::Result<()> {
+    pub fn write(&self, group: &Path, device: &str, limits: &Limits) -> std::io::Result<()> {
         for (file, line) in self.files(device, limits) {
             let path = group.join(file);
             let current = std::fs::read_to_string(&path)?;
@@ -153,14 +148,14 @@ impl Throttle {
 }
 
 /// Returns the uid of the pod that a mount is for: the part after `pods` in the kubelet's directory.
-fn pod_of(target: &Path) -> Option<&str> {
+pub fn pod_of(target: &Path) -> Option<&str> {
     let mut parts = target.iter().filter_map(|part| part.to_str());
     parts.find(|part| *part == "pods")?;
     parts.next()
 }
 
 /// Finds the group of a pod: `podUID`, or as systemd's slices are named.
-fn group_of(directory: &Path, uid: &str, depth: usize) -> Option<PathBuf> {
+pub fn group_of(directory: &Path, uid: &str, depth: usize) -> Option<PathBuf> {
     let plain = format!("pod{uid}");
     let slice = format!("-pod{}.slice", uid.replace('-', "_"));
     let entries = std::fs::read_dir(directory).ok()?.flatten();
@@ -175,50 +170,6 @@ fn group_of(directory: &Path, uid: &str, depth: usize) -> Option<PathBuf> {
         0 => None,
         _ => folders.iter().find_map(|folder| group_of(folder, uid, depth - 1)),
     })
-}
-
-impl Storage {
-    /// Changes the limits of a volume, also for the pods that use it.
-    pub fn limit_volume(&self, id: &str, limits: Limits) -> Result<()> {
-        let _held = self.locks.hold([id.to_owned()])?;
-        let volume = self.volume(id)?;
-        let limits = limits.check()?;
-        if limits != Limits::default() && volume.content.layout == Layout::Directory {
-            return Err(Error::Invalid(format!("volume {id} is a plain directory, whose I/O cannot be limited")));
-        }
-        let limited = Volume { limits, ..volume };
-        self.update_volume(&limited)?;
-        self.enforce(&limited)
-    }
-
-    /// Enforces the limits of all volumes that have some: pods start and end at any time.
-    pub fn enforce_limits(&self) -> Result<()> {
-        let limited = |volume: &&Volume| volume.limits != Limits::default();
-        let volumes: Vec<Volume> = self.catalog().volumes.values().filter(limited).cloned().collect();
-        volumes.iter().try_for_each(|volume| self.enforce(volume))
-    }
-
-    fn enforce(&self, volume: &Volume) -> Result<()> {
-        let Some(throttle) = Throttle::find() else { return Ok(()) };
-        let Some(device) = self.device(&volume.id)? else { return Ok(()) };
-        let numbers = format!("7:{}", device.number);
-        let mut pods: Vec<String> = mounts::all()?
-            .iter()
-            .filter(|mount| is_of(mount, &device))
-            .filter_map(|mount| pod_of(&mount.target).map(str::to_owned))
-            .collect();
-        pods.sort_unstable();
-        pods.dedup();
-        for pod in pods {
-            let Some(group) = group_of(throttle.root(), &pod, MOST_DEPTH) else { continue };
-            for group in throttle.limited(group) {
-                if let Err(error) = throttle.write(&group, &numbers, &volume.limits) {
-                    warn!(%error, group = %group.display(), volume = volume.id, "the I/O of a volume is not limited");
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
