@@ -132,7 +132,7 @@ impl Session {
         command.stdin(side()).stdout(side()).stderr(Stdio::null()).process_group(0);
         let child = command.spawn().unwrap();
         let output: Arc<Mutex<String>> = Arc::default();
-        let mut from = File::from(OwnedFd::from(controller.try_clone().unwrap()));
+        let mut from = File::from(controller.try_clone().unwrap());
         let kept = Arc::clone(&output);
         let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];

@@ -85,7 +85,7 @@ pub fn filter(
                 verdict
             }
         };
-        (!verdict.fits()).then(|| (plugin.name, verdict))
+        (!verdict.fits()).then_some((plugin.name, verdict))
     })
 }
 

@@ -22,6 +22,7 @@ pub use serving::{ScaleServing, Serving};
 
 use crate::emulation::{self, MinorVersion};
 use crate::rules;
+use crate::schema::introduced;
 
 /// The verbs of a resource that is stored and served in full, as discovery lists them.
 pub const FULL_VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
@@ -453,7 +454,9 @@ impl Kind {
     /// if the stored object uses them.
     pub fn drop_gated(&self, object: &mut Value, old: Option<&Value>) {
         crate::schema::drop_gated(&self.schema, object);
-        emulation::drop_later_fields(self, object, old);
+        if self.emulated < MinorVersion::NEWEST {
+            introduced::drop_later(&self.schema, self.emulated, object, old);
+        }
     }
 
     /// Returns an empty object of this kind, as upstream writes it.
@@ -487,7 +490,7 @@ impl Kind {
     /// Returns every error of a new object: its metadata's and its own.
     pub fn validate(&self, object: &Value) -> Vec<FieldError> {
         let mut errors = update::validate_new(self, object);
-        errors.extend(emulation::validate(self, object, None));
+        errors.extend(emulation::validate(self.emulated, &self.kind, object, None));
         self.shown(errors)
     }
 

@@ -55,7 +55,7 @@ pub use autoscaling::scale_kind;
 pub use certificates::{AlternativeName, CertificateRequest, RequestError};
 pub use core::service::keep_service_allocations;
 pub use core::service_validation::validate_service_addresses;
-pub use emulation::{MinorVersion, kinds_at};
+pub use emulation::MinorVersion;
 pub use error::Error;
 pub use json_path::JsonPath;
 pub use k8s_openapi;
@@ -69,7 +69,7 @@ pub use network::{
     ADDRESS_POOLS, AddressPool, AddressRange, Advertisement, BGP_NAMESPACE, BGP_PEERS, BgpPeer, LOAD_BALANCER_CLASS,
     NETWORK_GROUP, NETWORK_VERSION, network_crds, network_kinds,
 };
-pub use registry::{by_gvk, kinds, lookup};
+pub use registry::{by_gvk, kinds, kinds_at, lookup};
 pub(crate) use rule_code::rule_in_code;
 pub use schema::{FieldReport, Schema, check_fields, check_spelled_fields, prune, schema};
 pub use strategic::{strategic_merge, strategically_merged};

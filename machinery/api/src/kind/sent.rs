@@ -37,7 +37,7 @@ impl Kind {
     /// Validates as [`Kind::validate_update`] does, with the new object as its author sent it.
     pub fn validate_sent_update(&self, new: &Value, sent: &Value, old: &Value) -> Vec<FieldError> {
         let mut errors = update::validate(self, &self.exact(new, sent), sent, old);
-        errors.extend(emulation::validate(self, new, Some(old)));
+        errors.extend(emulation::validate(self.emulated, &self.kind, new, Some(old)));
         self.shown(errors)
     }
 

@@ -18,8 +18,9 @@ use std::collections::BTreeSet;
 use corten_meta::Value;
 use serde_json::{Map, json};
 
-use crate::emulation::{MinorVersion, kinds_at};
+use crate::emulation::MinorVersion;
 use crate::kind::Kind;
+use crate::registry::kinds_at;
 use crate::schema::schema;
 
 pub use custom::{custom_v2, custom_v3, definition_name};

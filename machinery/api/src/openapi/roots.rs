@@ -5,7 +5,8 @@ use corten_meta::Value;
 use serde_json::{Map, json};
 
 use super::paths::{META, camel, capital, content, reference};
-use crate::emulation::{MinorVersion, kinds_at};
+use crate::emulation::MinorVersion;
+use crate::registry::kinds_at;
 
 /// Returns every such path, relative to `/openapi/v3/`.
 pub fn root_paths(version: MinorVersion) -> Vec<String> {

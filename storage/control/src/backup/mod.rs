@@ -37,12 +37,15 @@ pub struct Image {
     pub guard: Box<dyn Send + Sync>,
 }
 
+/// Makes the content of a volume known: takes its file system, if there is one, and the size of that.
+pub type Commit = Box<dyn FnOnce(Option<&str>, u64) -> Result<(), String> + Send>;
+
 /// A volume that is being filled.
 pub struct Filling {
     /// The file of the volume: a hole of its whole size.
     pub file: File,
-    /// Makes the content known, with its file system and the size of that. Without this call the volume stays empty.
-    pub commit: Box<dyn FnOnce(Option<&str>, u64) -> Result<(), String> + Send>,
+    /// Without this call the volume stays empty.
+    pub commit: Commit,
 }
 
 /// The failure of work on an object: a reason for its condition, and a sentence.
