@@ -72,6 +72,15 @@ impl Backups {
             return Next::Done;
         }
         let Ok(_permit) = self.permits.acquire().await else { return Next::Done };
+        // The cache may not show yet that this loop has finished the backup.
+        let backup: VolumeBackup = match self.world.client.get(&key.namespace, &key.name).await {
+            Ok(backup) => backup,
+            Err(error) if error.is_not_found() => return Next::Done,
+            Err(error) => return Next::from(Err(error)),
+        };
+        if backup.is_ready() || is_deleted(&backup) {
+            return Next::Done;
+        }
         match self.make(&backup).await {
             Ok(()) => Next::Done,
             Err(failure) => self.fail(&backup, &failure).await,
