@@ -136,7 +136,7 @@ fn only_groups_with_a_source_are_served() {
     assert_eq!(of(Vec::new()), Vec::<String>::new());
     assert_eq!(of(vec![prometheus(json!([]))]), Vec::<String>::new());
     assert_eq!(of(vec![prometheus(custom)]), both);
-    assert_eq!(of(vec![prometheus(external)]), [v1beta1.clone()]);
+    assert_eq!(of(vec![prometheus(external)]), std::slice::from_ref(&v1beta1));
     let adapter = json!({"adapter": {"service": {"namespace": "keda", "name": "k"}, "groups": [EXTERNAL_METRICS]}});
     assert_eq!(of(vec![source("keda", adapter)]), [v1beta1]);
     let mut deleted = prometheus(json!([{"name": "queue", "query": "up"}]));

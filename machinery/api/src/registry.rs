@@ -96,6 +96,8 @@ pub fn by_gvk(group: &str, version: &str, kind: &str) -> Option<&'static Arc<Kin
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -117,7 +119,7 @@ mod tests {
     fn a_row_has_a_cell_for_every_column() {
         let now = jiff::Timestamp::UNIX_EPOCH;
         for kind in kinds() {
-            let empty = serde_json::json!({"metadata": {"name": "x"}});
+            let empty = json!({"metadata": {"name": "x"}});
             let cells = kind.cells(&empty, now);
             let more = usize::from(kind.kind == "IPAddress");
             assert_eq!(cells.len(), kind.columns.len() + more, "{kind:?}: {cells:?}");

@@ -192,14 +192,15 @@ mod tests {
     /// Settings that contradict each other are refused, each with a sentence that names the flag.
     #[test]
     fn impossible_settings_are_refused() {
-        let with = |change: fn(&mut Config)| {
+        type Change = fn(&mut Config);
+        let with = |change: Change| {
             let mut config = Config::default();
             change(&mut config);
             config.validate().map_err(|error| error.to_string())
         };
         assert_eq!(with(|_| {}), Ok(()));
         assert_eq!(with(|config| config.pods_per_node = 110), Ok(()));
-        let refused: [(fn(&mut Config), &str); 9] = [
+        let refused: [(Change, &str); 9] = [
             (|config| config.nodes = 0, "--nodes 0: a simulation has 1 to 100000 nodes"),
             (|config| config.max_pods = 254, "--max-pods 254: a node has 1 to 253 pods"),
             (|config| config.pods_per_node = 111, "--pods-per-node 111: a node takes 110 pods (--max-pods)"),

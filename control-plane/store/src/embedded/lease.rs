@@ -143,9 +143,9 @@ mod tests {
         leases.grant(1, at(10), at(0));
         leases.grant(2, at(20), at(0));
         assert_eq!(leases.next(), Some(at(10)));
-        assert_eq!(leases.due(at(9)), []);
+        assert!(leases.due(at(9)).is_empty());
         assert_eq!(leases.due(at(10)), [1]);
-        assert_eq!(leases.due(at(11)), []);
+        assert!(leases.due(at(11)).is_empty());
         assert_eq!(leases.due(at(30)), [2]);
     }
 
@@ -154,7 +154,7 @@ mod tests {
         let mut leases = Leases::default();
         leases.grant(1, at(10), at(0));
         assert_eq!(leases.keep_alive(1, at(8)).unwrap(), at(10));
-        assert_eq!(leases.due(at(10)), []);
+        assert!(leases.due(at(10)).is_empty());
         assert_eq!(leases.next(), Some(at(18)));
         assert_eq!(leases.due(at(18)), [1]);
     }
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(leases.begin_end(1), None);
         assert!(matches!(leases.keep_alive(1, at(10)), Err(Error::LeaseNotFound(1))));
         leases.abort_end(1, at(11));
-        assert_eq!(leases.due(at(10)), []);
+        assert!(leases.due(at(10)).is_empty());
         assert_eq!(leases.due(at(11)), [1]);
         leases.end(1);
         assert!(!leases.contains(1));
