@@ -167,7 +167,9 @@ impl Worker {
             let services = self.services.clone();
             let pod = self.pod.clone();
             let name = if self.desired.borrow().must_end() { "syncTerminatingPod" } else { "syncPod" };
-            let traced = corten_spans::within(services.tracer.as_ref(), name, || attributes(&pod, kind), self.pass());
+            // A pass is a large future, which without a box would be on the stack more than once.
+            let pass = Box::pin(self.pass());
+            let traced = corten_spans::within(services.tracer.as_ref(), name, || attributes(&pod, kind), pass);
             let passed = tokio::select! {
                 passed = traced => passed,
                 () = stopped => return,
