@@ -25,7 +25,7 @@ fn a_deleted_claim_is_restored_from_its_backup() {
     let ready = ["wait", "--for=condition=Ready", "volumebackuprepository/main"];
     cluster.kubectl_wait(&ready);
 
-    let script = "dd if=/dev/urandom of=/data/random bs=1M count=16 && mkdir /data/sub && echo kept > /data/sub/file";
+    let script = "dd if=/dev/urandom of=/data/random bs=1M count=16 2>/dev/null && mkdir /data/sub && echo kept > /data/sub/file";
     run(&cluster, "writer", "data", &format!("{script} && {CHECKSUM}"));
     let written = cluster.kubectl(&["logs", "writer"]);
     back_up(&cluster, "one", "data");
