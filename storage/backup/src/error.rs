@@ -16,7 +16,7 @@ pub enum Error {
     Damaged { object: String, reason: String },
     #[error("the repository has no backup {0}")]
     NoBackup(String),
-    /// Another session excludes this one for now.
+    /// Another session excludes this one.
     #[error("{0}")]
     Busy(String),
     /// The place cannot be read or written: it is full, or not reachable.

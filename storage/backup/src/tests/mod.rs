@@ -117,6 +117,7 @@ async fn one_percent_of_changes_sends_at_most_three_percent() {
     let repository = open(objects.clone()).await;
     let bytes = 100 * CHUNK_BYTES;
     let file = tempfile::tempfile().unwrap();
+    file.set_len(bytes).unwrap();
     // Data that cannot be compressed, so that the count is honest: a part of each chunk, for the sake of time.
     let mut state = 1_u64;
     let mut block = vec![0; 64 << 10];

@@ -117,7 +117,7 @@ impl Repositories {
         Ok(next)
     }
 
-    /// Prunes a repository; false if another session excludes it for now.
+    /// Prunes a repository; false if another session excludes it.
     async fn prune(
         &self,
         object: &VolumeBackupRepository,
