@@ -133,8 +133,12 @@ async fn spans_reach_the_collector_with_their_parents() {
     })
     .await;
     shutdown.cancel();
-    let request = received.recv().await.unwrap();
-    let spans = &request.resource_spans[0].scope_spans[0].spans;
+    // The exporter may send them together or one after the other.
+    let mut request = received.recv().await.unwrap();
+    let mut spans = std::mem::take(&mut request.resource_spans[0].scope_spans[0].spans);
+    while spans.len() < 2 {
+        spans.append(&mut received.recv().await.unwrap().resource_spans[0].scope_spans[0].spans);
+    }
     let names: Vec<&str> = spans.iter().map(|span| span.name.as_str()).collect();
     assert_eq!(names, ["call", "syncPod"]);
     assert_eq!(spans[0].trace_id, spans[1].trace_id);
