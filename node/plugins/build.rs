@@ -1,11 +1,12 @@
 //! Compiles the interfaces in `proto/` with protox, a protobuf compiler in Rust, so that no build needs protoc.
 
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     "registration.proto",
     "csi.proto",
     "device_plugin.proto",
     "dynamic_resources.proto",
     "dynamic_resources_beta.proto",
+    "dynamic_resources_health.proto",
     "pod_resources.proto",
 ];
 

@@ -101,6 +101,27 @@ mod tests {
         assert!(error.to_string().contains("/nowhere/cri.sock"), "{error}");
     }
 
+    /// A message that is not of the method's type fails the call as it does in tonic, and reaches no handler.
+    #[tokio::test]
+    async fn bytes_of_another_message_are_an_internal_error() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let socket = directory.path().join("cri.sock");
+        let listener = tokio::net::UnixListener::bind(&socket).expect("bind");
+        let server = tokio::spawn(
+            tonic::transport::Server::builder()
+                .add_service(ImageServiceServer::new(OneImage))
+                .serve_with_incoming(tokio_stream::wrappers::UnixListenerStream::new(listener)),
+        );
+        let mut client = tonic::client::Grpc::new(connect(&socket).await.expect("connect"));
+        client.ready().await.expect("ready");
+        let codec = tonic_prost::ProstCodec::<v1::UInt64Value, v1::ListImagesResponse>::default();
+        let path = tonic::codegen::http::uri::PathAndQuery::from_static("/runtime.v1.ImageService/ListImages");
+        let request = tonic::Request::new(v1::UInt64Value { value: 7 });
+        let status = client.unary(request, path, codec).await.expect_err("a number is no filter");
+        assert_eq!(status.code(), tonic::Code::Internal, "{status}");
+        server.abort();
+    }
+
     struct OneImage;
 
     #[tonic::async_trait]

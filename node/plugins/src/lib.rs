@@ -1,5 +1,5 @@
 //! The interfaces between a node and third-party plugins: plugin registration, storage (CSI v1, all services), devices (device
-//! plugins v1beta1, dynamic resources v1 and v1beta1), and the resources of pods (pod resources v1).
+//! plugins v1beta1, dynamic resources v1 and v1beta1, their health v1alpha1), and the resources of pods (pod resources v1).
 //!
 //! Like `corten-cri` for runtimes, this package holds messages, clients and servers, and no behaviour of either side.
 //! Field numbers are upstream's; plugins are built against them and never against Corten.
@@ -41,6 +41,12 @@ mod dra {
 pub use dra::v1 as dynamic_resources;
 /// Drivers of dynamic resources, v1beta1; the messages are those of v1.
 pub use dra::v1beta1 as dynamic_resources_beta;
+
+/// The health of the devices of dynamic resources, v1alpha1.
+pub mod dynamic_resources_health {
+    #![allow(clippy::all, missing_docs)]
+    tonic::include_proto!("v1alpha1");
+}
 
 /// The resources of pods, v1.
 pub mod pod_resources {
