@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use tokio::sync::watch;
+
 use crate::Error;
 
 /// The state of a store, as of its last write.
@@ -33,6 +35,19 @@ impl Health {
             Health::Writable => "writable",
             Health::Failing { .. } => "failing",
             Health::Broken { .. } => "broken",
+        }
+    }
+}
+
+/// Resolves with the reason once the store is broken.
+pub(crate) async fn broken(mut health: watch::Receiver<Health>) -> Arc<str> {
+    loop {
+        if let Health::Broken { reason } = &*health.borrow_and_update() {
+            return reason.clone();
+        }
+        // A closed store is not broken and never will be.
+        if health.changed().await.is_err() {
+            return std::future::pending().await;
         }
     }
 }

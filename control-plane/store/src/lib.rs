@@ -35,7 +35,9 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-pub use embedded::{Clock, Config, Embedded, Finding, Loss, MonotonicClock, Repaired, Retain, View, repair, verify};
+pub use embedded::{
+    Clock, CommitterPlace, Config, Embedded, Finding, Loss, MonotonicClock, Repaired, Retain, View, repair, verify,
+};
 pub use error::Error;
 pub use health::Health;
 pub use watch::Watch;
@@ -291,11 +293,18 @@ pub trait Store: Send + Sync + 'static {
     /// Returns the bytes that are free on the store's disk; `None` if that cannot be read.
     fn free(&self) -> Option<u64>;
 
+    /// Follows whether the store takes writes, as of the last write.
+    fn follow_health(&self) -> tokio::sync::watch::Receiver<Health>;
+
     /// Returns whether the store takes writes, as of the last write.
-    fn health(&self) -> Health;
+    fn health(&self) -> Health {
+        self.follow_health().borrow().clone()
+    }
 
     /// Resolves with the reason once the store is broken, which it stays until it is opened again.
-    fn broken(&self) -> BoxFuture<'static, Arc<str>>;
+    fn broken(&self) -> BoxFuture<'static, Arc<str>> {
+        health::broken(self.follow_health()).boxed()
+    }
 
     /// Returns the entry of one key, with the revision of the read.
     fn get(&self, key: &[u8]) -> BoxFuture<'_, Result<(Revision, Option<Entry>), Error>>;

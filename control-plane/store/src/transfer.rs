@@ -4,7 +4,7 @@
 //! its history is compacted at the end: every resourceVersion that a client has is then too old, and the client lists
 //! again, in place of resuming a watch that would miss deletions.
 //!
-//! Invariant: the old store is only read. While [`MARKER`] exists, the new one is not complete and must not be served;
+//! Invariant: the old store is only read. While [`MARKER`] exists, the new one may lack something and must not be served;
 //! every write of the move changes the marker, so that of two moves at the same time one fails. A move that was
 //! interrupted is begun anew: the marker proves whose the keys are.
 
@@ -33,6 +33,12 @@ pub struct Transfer<'a> {
     prefix: Bytes,
     /// The last revision of the marker.
     fence: Revision,
+}
+
+/// A copy that is the same as the old store, and still marked as incomplete.
+pub struct Copied<'a> {
+    transfer: Transfer<'a>,
+    pub transferred: Transferred,
 }
 
 /// The result of a move.
@@ -133,8 +139,9 @@ impl<'a> Transfer<'a> {
         Ok(())
     }
 
-    /// Copies all keys of the old store, which must not change any more, compares them, and completes the move.
-    pub async fn copy(mut self, source: &dyn Store) -> Result<Transferred, Error> {
+    /// Copies all keys of the old store, which must not change any more, and compares them. The move is completed when the
+    /// old store can never change again: until then a server must not start on the copy.
+    pub async fn copy(mut self, source: &dyn Store) -> Result<Copied<'a>, Error> {
         let from = source.current().await?;
         self.raise(from).await?;
         let mut leases = HashMap::new();
@@ -154,9 +161,7 @@ impl<'a> Transfer<'a> {
             Ok(()) | Err(Error::Compacted { .. }) => {}
             Err(error) => return Err(error),
         }
-        let complete = Op::delete(MARKER, Expect::ModRevision(self.fence));
-        self.commit(complete, vec![Op::delete(REVISIONS, Expect::Any)]).await?;
-        Ok(Transferred { keys, from, to })
+        Ok(Copied { transfer: self, transferred: Transferred { keys, from, to } })
     }
 
     /// Writes a page of entries, in as few commits as etcd takes.
@@ -223,6 +228,15 @@ impl<'a> Transfer<'a> {
                 }
             }
         }
+    }
+}
+
+impl Copied<'_> {
+    /// Completes the move: servers may start on the new store.
+    pub async fn complete(self) -> Result<Transferred, Error> {
+        let complete = Op::delete(MARKER, Expect::ModRevision(self.transfer.fence));
+        self.transfer.commit(complete, vec![Op::delete(REVISIONS, Expect::Any)]).await?;
+        Ok(self.transferred)
     }
 }
 

@@ -49,7 +49,7 @@ async fn values(store: &dyn Store) -> BTreeMap<Bytes, Bytes> {
 }
 
 async fn moved(source: &dyn Store, target: &dyn Store) -> Result<transfer::Transferred, Error> {
-    Transfer::begin(target, PREFIX).await?.copy(source).await
+    Transfer::begin(target, PREFIX).await?.copy(source).await?.complete().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -89,10 +89,13 @@ async fn of_two_moves_one_completes() {
     let target = cluster.open().await;
     let first = Transfer::begin(&*target, PREFIX).await.unwrap();
     let second = Transfer::begin(&*target, PREFIX).await.unwrap();
-    let error = first.copy(&*source).await.unwrap_err().to_string();
+    let error = first.copy(&*source).await.err().unwrap().to_string();
     assert_eq!(error, format!("another program wrote to {MARKER} of etcd during the move; begin it anew"));
     assert!(transfer::is_unfinished(&*target).await.unwrap());
-    second.copy(&*source).await.unwrap();
+    let copied = second.copy(&*source).await.unwrap();
+    assert!(transfer::is_unfinished(&*target).await.unwrap(), "the old store may change until it is stopped");
+    copied.complete().await.unwrap();
+    assert!(!transfer::is_unfinished(&*target).await.unwrap());
     assert_eq!(values(&*target).await, values(&*source).await);
 
     // A store that changes during the move is noticed.
@@ -105,7 +108,7 @@ async fn of_two_moves_one_completes() {
             commit(&*writer, vec![Op::put("/registry/pods/new", "x", Expect::Any)]).await;
         }
     });
-    let error = transfer.copy(&*source).await.unwrap_err().to_string();
+    let error = transfer.copy(&*source).await.err().unwrap().to_string();
     assert!(error.starts_with("the old store was changed during the move"), "{error}");
     writes.abort();
 }

@@ -77,9 +77,14 @@ impl Machine {
     /// Connects another machine to this one's link, and gives it another address.
     pub fn connect(&self, other: &Machine, address: &str) {
         self.cable(other);
-        other.ip(&format!("addr del {ADDRESS}/24 dev eth0"));
-        other.ip(&format!("addr add {address}/24 dev eth0"));
-        other.ip("route add default via 10.88.0.1");
+        other.renumber(ADDRESS, address);
+    }
+
+    /// Gives the machine another address in place of its own, as a lease that expired does.
+    pub fn renumber(&self, before: &str, after: &str) {
+        self.ip(&format!("addr del {before}/24 dev eth0"));
+        self.ip(&format!("addr add {after}/24 dev eth0"));
+        self.ip("route add default via 10.88.0.1");
     }
 
     /// Joins the links of two machines.

@@ -17,9 +17,19 @@ pub fn busybox() -> PathBuf {
     tool("busybox")
 }
 
-fn tool(name: &str) -> PathBuf {
+/// Returns the path of the `mkfs.xfs` that was fetched, or the name of the host's.
+pub fn mkfs_xfs() -> PathBuf {
+    let fetched = place("xfsprogs/mkfs.xfs");
+    if fetched.exists() { fetched } else { "mkfs.xfs".into() }
+}
+
+fn place(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the package lies in the workspace");
-    let path = root.join("target/tools").join(name);
+    root.join("target/tools").join(name)
+}
+
+fn tool(name: &str) -> PathBuf {
+    let path = place(name);
     assert!(path.exists(), "{} is missing: `cargo xtask test` fetches what the tests need", path.display());
     path
 }

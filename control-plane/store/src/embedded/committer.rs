@@ -1,4 +1,4 @@
-//! The thread that writes: it turns requests into groups, groups into frames, and durable frames into state, answers
+//! The thread (in simulations the task) that writes: it turns requests into groups, groups into frames, and durable frames into state, answers
 //! and watch events.
 //!
 //! Invariant: the index changes only here, and only after its frame was synced. Without work the thread sleeps; its
@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::fmt::Display;
 use std::fs;
 use std::mem;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +20,7 @@ use super::checkpoint::{self, Source};
 use super::config::Config;
 use super::group::{Effect, Group};
 use super::log::Log;
-use super::queue::{Reply, Request};
+use super::queue::{Reply, Request, Taken};
 use super::segment;
 use crate::{Error, Health, LeaseId};
 
@@ -77,18 +78,39 @@ impl Committer {
     pub fn run(mut self) {
         loop {
             let taken = self.shared.queue.take(self.patience());
-            self.end_due_leases();
-            let (commits, ticks) = self.commit_all(taken.requests);
-            self.retain_history(commits);
-            self.start_checkpoint();
-            for reply in ticks {
-                // The caller may have gone.
-                let _ = reply.send(Ok(()));
-            }
-            if taken.closed {
+            if self.serve(taken).is_break() {
                 break;
             }
         }
+        self.end();
+    }
+
+    /// Does the same as a task.
+    pub async fn run_as_task(mut self) {
+        let shared = self.shared.clone();
+        loop {
+            let taken = shared.queue.taken(self.patience()).await;
+            if self.serve(taken).is_break() {
+                break;
+            }
+        }
+        self.end();
+    }
+
+    /// Serves what was taken at once, and what is due.
+    fn serve(&mut self, taken: Taken) -> ControlFlow<()> {
+        self.end_due_leases();
+        let (commits, ticks) = self.commit_all(taken.requests);
+        self.retain_history(commits);
+        self.start_checkpoint();
+        for reply in ticks {
+            // The caller may have gone.
+            let _ = reply.send(Ok(()));
+        }
+        if taken.closed { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn end(mut self) {
         if let Some(checkpoint) = self.checkpoint.take() {
             checkpoint.cancel.store(true, Ordering::Relaxed);
             // The next opening finds either checkpoint; both are valid.

@@ -23,6 +23,18 @@ pub struct Config {
     pub queue: usize,
     /// The clock by which leases expire and history ages.
     pub clock: Arc<dyn Clock>,
+    pub committer: CommitterPlace,
+}
+
+/// The place where the committer runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CommitterPlace {
+    /// A thread of its own.
+    #[default]
+    Thread,
+    /// A task of the runtime that opens the store: in a simulation, one thread decides the order of everything. A store
+    /// that is dropped ends as by `kill -9`.
+    Task,
 }
 
 impl Config {
@@ -36,6 +48,7 @@ impl Config {
             watch_buffer: 10_000,
             queue: 1024,
             clock: Arc::new(MonotonicClock::default()),
+            committer: CommitterPlace::default(),
         }
     }
 }

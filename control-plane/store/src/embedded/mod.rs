@@ -41,6 +41,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use tokio::sync::{oneshot, watch};
+use tokio::task::AbortHandle;
 
 use self::committer::Committer;
 use self::hub::Hub;
@@ -51,7 +52,7 @@ use self::transaction::{Deliver, Transaction};
 use crate::snapshot::{Contents, Grant};
 use crate::{Entry, Error, Health, Lease, LeaseId, Op, Outcome, Range, RangeResult, Revision, Store, Watch};
 
-pub use config::{Clock, Config, MonotonicClock, Retain};
+pub use config::{Clock, CommitterPlace, Config, MonotonicClock, Retain};
 pub use inspect::{Finding, Loss, Repaired, repair, verify};
 pub use transaction::View;
 
@@ -61,10 +62,17 @@ pub struct Embedded {
     shared: Arc<Shared>,
     watch_buffer: usize,
     clock: Arc<dyn Clock>,
-    committer: Option<JoinHandle<()>>,
+    committer: Option<Running>,
     dir: PathBuf,
     /// The lock on the directory.
     lock: File,
+}
+
+/// The committer that runs.
+#[derive(Debug)]
+enum Running {
+    Thread(JoinHandle<()>),
+    Task(AbortHandle),
 }
 
 /// The state that the callers and the committer share.
@@ -125,11 +133,16 @@ impl Embedded {
         let watch_buffer = config.watch_buffer;
         let clock = config.clock.clone();
         let dir = config.dir.clone();
+        let place = config.committer;
         let committer = Committer::new(shared.clone(), config, recovered.log, recovered.last);
-        let committer = thread::Builder::new()
-            .name("store-committer".to_owned())
-            .spawn(move || committer.run())
-            .map_err(|error| Error::io("start the committer of", &dir, error))?;
+        let committer = match place {
+            CommitterPlace::Thread => thread::Builder::new()
+                .name("store-committer".to_owned())
+                .spawn(move || committer.run())
+                .map(Running::Thread)
+                .map_err(|error| Error::io("start the committer of", &dir, error))?,
+            CommitterPlace::Task => Running::Task(tokio::spawn(committer.run_as_task()).abort_handle()),
+        };
         Ok(Arc::new(Embedded { shared, watch_buffer, clock, committer: Some(committer), dir, lock: recovered.lock }))
     }
 
@@ -232,24 +245,8 @@ impl Store for Embedded {
         segment::free_space(&self.dir)
     }
 
-    fn health(&self) -> Health {
-        self.shared.health.borrow().clone()
-    }
-
-    fn broken(&self) -> BoxFuture<'static, Arc<str>> {
-        let mut health = self.shared.health.subscribe();
-        async move {
-            loop {
-                if let Health::Broken { reason } = &*health.borrow_and_update() {
-                    return reason.clone();
-                }
-                // A closed store is not broken and never will be.
-                if health.changed().await.is_err() {
-                    return std::future::pending().await;
-                }
-            }
-        }
-        .boxed()
+    fn follow_health(&self) -> watch::Receiver<Health> {
+        self.shared.health.subscribe()
     }
 
     fn get(&self, key: &[u8]) -> BoxFuture<'_, Result<(Revision, Option<Entry>), Error>> {
@@ -320,9 +317,11 @@ impl Store for Embedded {
 impl Drop for Embedded {
     fn drop(&mut self) {
         self.shared.queue.close();
-        if let Some(committer) = self.committer.take() {
+        match self.committer.take() {
             // A panic of the committer was reported where it happened.
-            let _ = committer.join();
+            Some(Running::Thread(committer)) => drop(committer.join()),
+            Some(Running::Task(committer)) => committer.abort(),
+            None => {}
         }
         // The watches end here: nothing will feed them any more.
         *self.shared.hub.lock().unwrap_or_else(PoisonError::into_inner) = Hub::default();

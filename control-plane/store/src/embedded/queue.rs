@@ -8,7 +8,7 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 
 use super::transaction::Transaction;
 use crate::{Error, LeaseId, Op, Outcome, Revision};
@@ -47,7 +47,10 @@ pub enum Request {
 #[derive(Debug)]
 pub struct Queue {
     waiting: Mutex<Waiting>,
+    /// Wakes a committer that is a thread,
     changed: Condvar,
+    /// or a task.
+    notify: Notify,
     capacity: Semaphore,
 }
 
@@ -59,6 +62,12 @@ struct Waiting {
     closed: bool,
 }
 
+impl Waiting {
+    fn is_ready(&self) -> bool {
+        self.rung || self.closed
+    }
+}
+
 /// Wakes the committer when it is dropped, also if its owner gave up its request.
 struct Bell<'q>(&'q Queue);
 
@@ -68,7 +77,7 @@ impl Drop for Bell<'_> {
         // The committer may have been woken and have taken the requests since.
         waiting.rung = !waiting.requests.is_empty();
         drop(waiting);
-        self.0.changed.notify_one();
+        self.0.wake();
     }
 }
 
@@ -82,7 +91,8 @@ pub struct Taken {
 
 impl Queue {
     pub fn new(capacity: usize) -> Queue {
-        Queue { waiting: Mutex::default(), changed: Condvar::new(), capacity: Semaphore::new(capacity.max(1)) }
+        let capacity = Semaphore::new(capacity.max(1));
+        Queue { waiting: Mutex::default(), changed: Condvar::new(), notify: Notify::new(), capacity }
     }
 
     /// Waits for capacity, then queues the request.
@@ -115,14 +125,32 @@ impl Queue {
 
     /// Takes all requests once the committer is woken; waits for that, at most for `timeout`.
     pub fn take(&self, timeout: Option<Duration>) -> Taken {
-        let idle = |waiting: &mut Waiting| !waiting.rung && !waiting.closed;
+        let idle = |waiting: &mut Waiting| !waiting.is_ready();
         let waiting = self.lock();
-        let mut waiting = match timeout {
+        let waiting = match timeout {
             None => self.changed.wait_while(waiting, idle).unwrap_or_else(PoisonError::into_inner),
             Some(time) => {
                 self.changed.wait_timeout_while(waiting, time, idle).unwrap_or_else(PoisonError::into_inner).0
             }
         };
+        self.take_ready(waiting)
+    }
+
+    /// Does the same for a committer that is a task.
+    pub async fn taken(&self, timeout: Option<Duration>) -> Taken {
+        let woken = async {
+            while !self.lock().is_ready() {
+                self.notify.notified().await;
+            }
+        };
+        match timeout {
+            None => woken.await,
+            Some(time) => tokio::time::timeout(time, woken).await.unwrap_or_default(),
+        }
+        self.take_ready(self.lock())
+    }
+
+    fn take_ready(&self, mut waiting: MutexGuard<'_, Waiting>) -> Taken {
         let closed = waiting.closed;
         let is_ready = std::mem::take(&mut waiting.rung) || closed;
         let requests = if is_ready { std::mem::take(&mut waiting.requests) } else { Vec::new() };
@@ -136,7 +164,12 @@ impl Queue {
     pub fn close(&self) {
         self.lock().closed = true;
         self.capacity.close();
+        self.wake();
+    }
+
+    fn wake(&self) {
         self.changed.notify_one();
+        self.notify.notify_one();
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {

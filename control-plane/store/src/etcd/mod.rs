@@ -305,13 +305,9 @@ impl Store for Etcd {
         Some(self.shared.free.load(Ordering::Acquire)).filter(|free| *free != u64::MAX)
     }
 
-    fn health(&self) -> Health {
-        self.shared.health.borrow().clone()
-    }
-
-    /// Never resolves: whatever befalls a member, the cluster may recover while this process runs.
-    fn broken(&self) -> BoxFuture<'static, Arc<str>> {
-        std::future::pending().boxed()
+    /// Never broken: whatever befalls a member, the cluster may recover while this process runs.
+    fn follow_health(&self) -> watch::Receiver<Health> {
+        self.shared.health.subscribe()
     }
 
     fn get(&self, key: &[u8]) -> BoxFuture<'_, Result<(Revision, Option<Entry>), Error>> {

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod etcd;
+pub mod writers;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -160,9 +160,8 @@ impl Chain {
 
     fn remember(&self, attached: &Attached) -> Result<(), Error> {
         let path = self.file(&attached.call.container_id);
-        let aside = path.with_extension("new");
-        fs::write(&aside, attached.to_value().to_string()).map_err(Error::file("write", &aside))?;
-        fs::rename(&aside, &path).map_err(Error::file("write", path))
+        let text = attached.to_value().to_string();
+        corten_durable::write(&path, text.as_bytes(), 0o600).map_err(Error::file("write", path))
     }
 
     fn recall(&self, sandbox_id: &str) -> Option<Attached> {

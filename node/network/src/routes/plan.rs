@@ -10,8 +10,9 @@ use crate::cidr::Cidr;
 use crate::links::{Forwarding, Neighbour, Route, RouteLink};
 use crate::wireguard::{ANNOTATION, Key, Tunnel};
 
-/// The label of nodes that run the control plane; no node may set it on itself.
-const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
+/// The labels of nodes that run the control plane; no node may set one on itself. Users may remove the first.
+const CONTROL_PLANE: [&str; 2] =
+    ["node-role.kubernetes.io/control-plane", "node-restriction.kubernetes.io/corten-server"];
 
 /// The data that we keep of another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,9 +50,10 @@ impl Peer {
         let addresses: Vec<IpAddr> = internal.filter_map(|address| address.address.parse().ok()).collect();
         let metadata = &node.metadata;
         let annotations = metadata.annotations.as_ref();
+        let has_label = |key: &&str| metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(*key));
         Peer {
             created: metadata.creation_timestamp.as_ref().map_or(i64::MAX, |created| created.0.as_second()),
-            control_plane: metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(CONTROL_PLANE)),
+            control_plane: CONTROL_PLANE.iter().any(has_label),
             pod_cidrs,
             addresses,
             key: annotations.and_then(|all| all.get(ANNOTATION)).and_then(|key| Key::parse(key)),
@@ -158,13 +160,24 @@ pub(crate) fn tunnel_mac(pods: &Cidr) -> [u8; 6] {
 mod tests {
     use super::*;
     use corten_api::Typed;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     fn node(cidrs: &[&str], addresses: &[&str]) -> Peer {
         let addresses: Vec<_> = addresses.iter().map(|a| json!({"type": "InternalIP", "address": a})).collect();
         let value = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"},
             "spec": {"podCIDR": cidrs.first(), "podCIDRs": cidrs}, "status": {"addresses": addresses}});
         Peer::of(&Node::from_value(value).unwrap())
+    }
+
+    #[test]
+    fn servers_are_known_without_the_label_of_their_role() {
+        let is_server = |labels: Value| {
+            let value = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": labels}});
+            Peer::of(&Node::from_value(value).unwrap()).control_plane
+        };
+        assert!(is_server(json!({"node-role.kubernetes.io/control-plane": ""})));
+        assert!(is_server(json!({"node-restriction.kubernetes.io/corten-server": ""})));
+        assert!(!is_server(json!({"corten.dev/server": ""})));
     }
 
     fn vxlan(ipv4: bool) -> Option<Overlay> {

@@ -5,6 +5,8 @@
 //! never follow a redirect to another host. An answer of another host never becomes part of an error message: a
 //! redirect must not turn a pull into a way to read services that the node can reach.
 
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use base64::Engine;
@@ -72,7 +74,10 @@ impl From<Error> for Failure {
 
 pub(super) struct Registry {
     http: reqwest::Client,
-    plain_http: bool,
+    /// Whether requests go without TLS.
+    plain_http: AtomicBool,
+    /// Whether the registry is on this machine and has no settings: it is asked without TLS if it does not speak TLS.
+    may_be_plain: bool,
     host: String,
     repository: String,
     credentials: PullAuth,
@@ -105,7 +110,8 @@ impl Registry {
         };
         Ok(Self {
             http,
-            plain_http: settings.plain_http,
+            plain_http: settings.plain_http.into(),
+            may_be_plain: settings.host.is_empty() && is_loopback(host),
             host: host.to_owned(),
             repository: image.repository.clone(),
             credentials,
@@ -203,7 +209,24 @@ impl Registry {
     }
 
     async fn send(&self, path: &str, range: Option<&str>) -> Result<Response, Failure> {
-        let scheme = if self.plain_http { "http" } else { "https" };
+        let sent = self.send_by(self.scheme(), path, range).await;
+        if !self.may_be_plain || self.is_plain() || !matches!(sent, Err(Failure::Connection(_))) {
+            return sent;
+        }
+        let response = self.send_by("http", path, range).await?;
+        self.plain_http.store(true, Ordering::Relaxed);
+        Ok(response)
+    }
+
+    fn is_plain(&self) -> bool {
+        self.plain_http.load(Ordering::Relaxed)
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.is_plain() { "http" } else { "https" }
+    }
+
+    async fn send_by(&self, scheme: &str, path: &str, range: Option<&str>) -> Result<Response, Failure> {
         let host = if self.host == "docker.io" { DOCKER_HUB } else { &self.host };
         let mut request = self.http.get(format!("{scheme}://{host}/v2/{}/{path}", self.repository));
         request = request.header(ACCEPT, MANIFEST_TYPES);
@@ -219,8 +242,7 @@ impl Registry {
     /// Reports whether a response came from the registry itself, and not from the target of a redirect.
     fn is_own(&self, url: &Url) -> bool {
         let host = if self.host == "docker.io" { DOCKER_HUB } else { &self.host };
-        let scheme = if self.plain_http { "http" } else { "https" };
-        Url::parse(&format!("{scheme}://{host}/")).is_ok_and(|own| own.origin() == url.origin())
+        Url::parse(&format!("{}://{host}/", self.scheme())).is_ok_and(|own| own.origin() == url.origin())
     }
 
     async fn accepted(&self, response: Response) -> Result<Response, Failure> {
@@ -274,7 +296,7 @@ impl Registry {
     fn token_server(&self, realm: &str) -> Result<Url, Error> {
         let refuse = || self.refuse(format!("{} names a token server that cannot be used: {realm:?}", self.host));
         let url = Url::parse(realm).map_err(|_| refuse())?;
-        let allowed = url.scheme() == "https" || (self.plain_http && url.scheme() == "http");
+        let allowed = url.scheme() == "https" || (self.is_plain() && url.scheme() == "http");
         let bare = url.username().is_empty() && url.password().is_none();
         if allowed && bare { Ok(url) } else { Err(refuse()) }
     }
@@ -289,6 +311,14 @@ impl Registry {
         }
         Failure::Connection(causes(error))
     }
+}
+
+/// Reports whether a host, with or without a port, is this machine by its name.
+fn is_loopback(host: &str) -> bool {
+    let Ok(url) = Url::parse(&format!("http://{host}/")) else { return false };
+    let name = url.host_str().unwrap_or_default();
+    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    name == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// The answer of a token server.
@@ -337,21 +367,22 @@ fn client(settings: &RegistryConfig, stall_timeout: Duration) -> reqwest::Result
         .tls_certs_merge(authorities.unwrap_or_default())
         .connect_timeout(CONNECT_TIMEOUT)
         .read_timeout(stall_timeout)
-        .redirect(redirects(settings.plain_http))
+        .redirect(redirects())
         .referer(false)
         .user_agent(concat!("corten/", env!("CARGO_PKG_VERSION")))
         .build()
 }
 
 /// Follows a few redirects, and none from TLS to plain HTTP. The client drops credentials where the host changes.
-fn redirects(plain_http: bool) -> redirect::Policy {
-    redirect::Policy::custom(move |attempt| {
+fn redirects() -> redirect::Policy {
+    redirect::Policy::custom(|attempt| {
+        let is_plain = attempt.previous().last().is_some_and(|url| url.scheme() == "http");
         if attempt.previous().len() > MAX_REDIRECTS {
             return attempt.error("too many redirects");
         }
         match attempt.url().scheme() {
             "https" => attempt.follow(),
-            "http" if plain_http => attempt.follow(),
+            "http" if is_plain => attempt.follow(),
             scheme => {
                 let refused = format!("the registry redirects to {scheme}, which is not allowed");
                 attempt.error(refused)
@@ -416,6 +447,16 @@ mod tests {
         }
         assert!(registry(false).token_server("https://auth.host.io/token").is_ok());
         assert!(registry(true).token_server("http://host.io/token").is_ok());
+    }
+
+    #[test]
+    fn this_machine_is_known_by_its_name() {
+        for host in ["localhost", "localhost:5000", "127.0.0.1:5000", "127.8.0.1", "[::1]:5000"] {
+            assert!(is_loopback(host), "{host}");
+        }
+        for host in ["host.io", "localhost.host.io:5000", "10.0.0.1:5000", "[fd00::1]", "127.0.0.1.host.io", ""] {
+            assert!(!is_loopback(host), "{host}");
+        }
     }
 
     #[test]

@@ -329,11 +329,8 @@ impl Pipes {
 
 /// Writes the exit to disk, before any process learns of it.
 fn record(path: &Path, exit: &Exit) -> Result<(), Failure> {
-    let temporary = path.with_extension("new");
-    let mut file = std::fs::File::create(&temporary).step("create the exit record")?;
-    file.write_all(&serde_json::to_vec(exit).step("encode the exit")?).step("write the exit record")?;
-    file.sync_all().step("sync the exit record")?;
-    std::fs::rename(&temporary, path).step("replace the exit record")
+    let bytes = serde_json::to_vec(exit).step("encode the exit")?;
+    corten_durable::write(path, &bytes, 0o600).step("write the exit record")
 }
 
 /// Returns a stand-in for a stream that has ended, until it is swept.

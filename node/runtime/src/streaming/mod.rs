@@ -103,9 +103,9 @@ impl StreamingServer {
             let answer = upgrade::answer(&self, &shutdown, request);
             std::future::ready(Ok::<_, std::convert::Infallible>(answer))
         });
-        let http = corten_listen::http().http1_only();
+        let http = corten_listen::http1();
         tokio::select! {
-            _ = http.serve_connection_with_upgrades(TokioIo::new(socket), service) => {}
+            _ = http.serve_connection(TokioIo::new(socket), service).with_upgrades() => {}
             () = slot.closed() => {}
             () = shutdown.cancelled() => {}
         }
