@@ -3,10 +3,13 @@
 use corten_api::Typed;
 use corten_client::{Client, DeleteOptions, EventRecorder, EventType, ObjectRef, Patch};
 use corten_meta::{Key, Value};
+use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, Service};
+use serde_json::json;
 
-use crate::controllers::{Action, Event, Kind, service};
+use crate::controllers::{Action, Event, Kind, NewRoute, route, service};
+use crate::objects::key;
 use crate::provider::{Balancer, Balancers, Error, Provider, Routes};
 
 /// The reason why a list of actions ended early.
@@ -18,10 +21,15 @@ pub enum Failure {
     Api(String),
 }
 
+/// The number of lists that are carried out at once. Providers ask about the objects of several in one call.
+const AT_ONCE: usize = 16;
+
 /// The writes to the API that actions need.
 pub trait Api: Send + Sync {
     fn patch<'a>(&'a self, kind: Kind, key: &'a Key, patch: &'a Value, is_status: bool) -> Written<'a>;
     fn delete_node<'a>(&'a self, name: &'a str, uid: &'a str) -> Written<'a>;
+    /// Sets one condition of a Service, and no other.
+    fn set_condition<'a>(&'a self, service: &'a Value, condition: Value) -> Written<'a>;
     fn event(&self, event: &Event);
 }
 
@@ -38,13 +46,49 @@ pub async fn execute(provider: &dyn Provider, api: &dyn Api, actions: &[Action])
             Action::DeleteNode { name, uid } => api.delete_node(name, uid).await.map_err(Failure::Api)?,
             Action::Event(event) => api.event(event),
             Action::EnsureBalancer { wanted, service } => ensure(balancers(provider)?, api, wanted, service).await?,
-            Action::UpdateBalancer(wanted) => balancers(provider)?.update_balancer(wanted).await?,
             Action::DeleteBalancer { name } => balancers(provider)?.delete_balancer(name).await?,
-            Action::CreateRoute(route) => routes(provider)?.create_route(route).await?,
+            Action::CreateRoute(new) => create_route(routes(provider)?, api, new).await?,
             Action::DeleteRoute(route) => routes(provider)?.delete_route(route).await?,
         }
     }
     Ok(())
+}
+
+/// Carries out lists that do not depend on each other, and returns the first failure after all of them. A cloud that asks
+/// for fewer requests gets no further list.
+pub async fn execute_each(provider: &dyn Provider, api: &dyn Api, lists: &[Vec<Action>]) -> Result<(), Failure> {
+    let mut outcomes = Vec::new();
+    for actions in lists {
+        outcomes.push(execute(provider, api, actions));
+    }
+    let mut outcomes = futures::stream::iter(outcomes).buffer_unordered(AT_ONCE);
+    let mut result = Ok(());
+    while let Some(outcome) = outcomes.next().await {
+        match outcome {
+            Err(throttled @ Failure::Cloud(Error::Throttled { .. })) => return Err(throttled),
+            outcome => result = result.and(outcome),
+        }
+    }
+    result
+}
+
+/// Makes a route, or reports at the node why there is none. An answer that asks to wait is no reason.
+async fn create_route(routes: &dyn Routes, api: &dyn Api, new: &NewRoute) -> Result<(), Failure> {
+    let error = match routes.create_route(&new.route).await {
+        Ok(()) => return Ok(()),
+        Err(throttled @ Error::Throttled { .. }) => return Err(throttled.into()),
+        Err(error) => error,
+    };
+    for action in route::failed(new, &error.to_string()) {
+        match action {
+            Action::Event(event) => api.event(&event),
+            Action::Patch { kind, key, patch, is_status } => {
+                api.patch(kind, &key, &patch, is_status).await.map_err(Failure::Api)?;
+            }
+            _ => {}
+        }
+    }
+    Err(error.into())
 }
 
 /// Makes a load balancer, and writes its addresses or the reason why there is none.
@@ -55,6 +99,9 @@ async fn ensure(balancers: &dyn Balancers, api: &dyn Api, wanted: &Balancer, ser
     let status = match balancers.ensure_balancer(wanted).await {
         Ok(status) => status,
         Err(error) => {
+            if let Some(condition) = service::condition(service, Some(&error), &now()) {
+                api.set_condition(service, condition).await.map_err(Failure::Api)?;
+            }
             let message = format!("Error syncing load balancer: {error}");
             event(true, "SyncLoadBalancerFailed", message);
             return Err(error.into());
@@ -67,7 +114,14 @@ async fn ensure(balancers: &dyn Balancers, api: &dyn Api, wanted: &Balancer, ser
         api.patch(kind, &key, &patch, is_status).await.map_err(Failure::Api)?;
         event(false, "EnsuredLoadBalancer", "Ensured load balancer".to_owned());
     }
+    if let Some(condition) = service::condition(service, None, &now()) {
+        api.set_condition(service, condition).await.map_err(Failure::Api)?;
+    }
     Ok(())
+}
+
+fn now() -> String {
+    corten_meta::time::rfc3339(corten_meta::time::now())
 }
 
 fn balancers(provider: &dyn Provider) -> Result<&dyn Balancers, Error> {
@@ -87,9 +141,8 @@ pub struct ClientApi {
 }
 
 impl ClientApi {
-    async fn patched<K: Typed>(&self, key: &Key, patch: &Value, subresource: Option<&str>) -> Result<(), String> {
-        let patch = Patch::Merge(patch.clone());
-        match self.client.patch::<K>(&key.namespace, &key.name, &patch, subresource).await {
+    async fn patched<K: Typed>(&self, key: &Key, patch: &Patch, subresource: Option<&str>) -> Result<(), String> {
+        match self.client.patch::<K>(&key.namespace, &key.name, patch, subresource).await {
             Err(error) if !error.is_not_found() => Err(error.to_string()),
             _ => Ok(()),
         }
@@ -99,10 +152,11 @@ impl ClientApi {
 impl Api for ClientApi {
     fn patch<'a>(&'a self, kind: Kind, key: &'a Key, patch: &'a Value, is_status: bool) -> Written<'a> {
         let subresource = is_status.then_some("status");
+        let patch = Patch::Merge(patch.clone());
         Box::pin(async move {
             match kind {
-                Kind::Node => self.patched::<Node>(key, patch, subresource).await,
-                Kind::Service => self.patched::<Service>(key, patch, subresource).await,
+                Kind::Node => self.patched::<Node>(key, &patch, subresource).await,
+                Kind::Service => self.patched::<Service>(key, &patch, subresource).await,
             }
         })
     }
@@ -114,6 +168,12 @@ impl Api for ClientApi {
                 _ => Ok(()),
             }
         })
+    }
+
+    fn set_condition<'a>(&'a self, service: &'a Value, condition: Value) -> Written<'a> {
+        let uid = &service["metadata"]["uid"];
+        let patch = Patch::Strategic(json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}}));
+        Box::pin(async move { self.patched::<Service>(&key(service), &patch, Some("status")).await })
     }
 
     fn event(&self, event: &Event) {

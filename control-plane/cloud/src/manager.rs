@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use corten_api::AddressRange;
 use corten_client::{Cache, Caches, Change, Client, EventRecorder, LeaderConfig, LeaderElector, Outcome, WorkQueue};
-use corten_meta::{Key, Value};
+use corten_meta::{Key, Object, Value};
 use k8s_openapi::api::core::v1::{Node, Service};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -13,13 +13,13 @@ use tracing::warn;
 
 use crate::controllers::node::UNINITIALIZED;
 use crate::controllers::{node, node_lifecycle, route, service};
-use crate::execute::{ClientApi, Failure, execute};
+use crate::execute::{ClientApi, Failure, execute, execute_each};
 use crate::nodes::{reference, targets};
 use crate::objects::list;
 use crate::provider::{Error, Provider};
 
-/// The number of tasks that run at once.
-const WORKERS: usize = 4;
+/// The number of tasks that run at once. Providers ask about the objects of several in one call.
+const WORKERS: usize = 32;
 /// The interval at which the addresses of initialized nodes are read again.
 const ADDRESS_INTERVAL: Duration = Duration::from_secs(300);
 /// The interval at which the cloud is asked about nodes that are not Ready.
@@ -138,7 +138,7 @@ async fn lead(config: Config, provider: Arc<dyn Provider>, client: Client, shutd
                 None => break,
             },
             change = of_services.next() => match change {
-                Some(change) => manager.queue.add(Task::Service(change.key)),
+                Some(change) => manager.service_changed(&change),
                 None => break,
             },
             () = shutdown.cancelled() => break,
@@ -175,13 +175,30 @@ async fn work(manager: Arc<Manager>) {
 }
 
 impl Manager {
+    /// Adds the tasks of a changed Service. A written status, and the finalizer of this controller, need none.
+    fn service_changed(&self, change: &Change) {
+        let inputs = |object: &Option<Arc<Object>>| object.as_ref().map(|object| service::inputs(&object.value()));
+        let is_unfinalized = |object: &Option<Arc<Object>>| {
+            object.as_ref().is_some_and(|object| !service::is_finalized(&object.value()))
+        };
+        let is_released = !is_unfinalized(&change.old) && is_unfinalized(&change.new);
+        if inputs(&change.old) != inputs(&change.new) || is_released {
+            self.queue.add(Task::Service(change.key.clone()));
+        }
+    }
+
+    /// Adds the tasks of a changed node. A heartbeat needs none.
     fn node_changed(&self, change: &Change) {
-        self.queue.add(Task::Node(change.key.name.clone()));
-        self.queue.add(Task::Lifecycle(change.key.name.clone()));
-        let value = |object: &Option<Arc<corten_meta::Object>>| object.as_ref().map(|object| object.value());
+        let value = |object: &Option<Arc<Object>>| object.as_ref().map(|object| object.value());
         let old: Vec<Value> = value(&change.old).into_iter().collect();
         let new: Vec<Value> = value(&change.new).into_iter().collect();
-        // A heartbeat changes neither targets nor routes.
+        let references = |nodes: &[Value]| nodes.iter().map(node::inputs).collect::<Vec<_>>();
+        if references(&old) != references(&new) {
+            self.queue.add(Task::Node(change.key.name.clone()));
+        }
+        if new.iter().any(node_lifecycle::is_concerned) {
+            self.queue.add(Task::Lifecycle(change.key.name.clone()));
+        }
         if targets(&old, true) != targets(&new, true) {
             let services = self.services.all();
             services.iter().for_each(|service| self.queue.add(Task::Service(service.key())));
@@ -253,14 +270,15 @@ impl Manager {
         let present = routes.list_routes().await?;
         let nodes: Vec<Value> = self.nodes.all().iter().map(|node| with_version(node)).collect();
         let now = corten_meta::time::rfc3339(corten_meta::time::now());
-        let actions = route::reconcile(&nodes, &present, &self.config.cluster_cidrs, &now);
-        execute(&*self.provider, &self.api, &actions).await?;
-        Ok(Some(ROUTE_INTERVAL))
+        let plan = route::reconcile(&nodes, &present, &self.config.cluster_cidrs, &now);
+        let deleted = execute_each(&*self.provider, &self.api, &plan.surplus).await;
+        let created = execute_each(&*self.provider, &self.api, &plan.nodes).await;
+        deleted.and(created).map(|()| Some(ROUTE_INTERVAL))
     }
 }
 
 /// Returns the object with its resourceVersion, which its bytes do not have.
-fn with_version(object: &corten_meta::Object) -> Value {
+fn with_version(object: &Object) -> Value {
     let mut value = object.value();
     value["metadata"]["resourceVersion"] = object.revision.to_string().into();
     value

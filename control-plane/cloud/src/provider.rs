@@ -52,8 +52,6 @@ pub trait Balancers: Send + Sync {
     fn balancer<'a>(&'a self, name: &'a str) -> Answer<'a, Option<BalancerStatus>>;
     /// Creates a load balancer, or changes it to the wanted one.
     fn ensure_balancer<'a>(&'a self, wanted: &'a Balancer) -> Answer<'a, BalancerStatus>;
-    /// Changes the nodes of a load balancer and nothing else.
-    fn update_balancer<'a>(&'a self, wanted: &'a Balancer) -> Answer<'a, ()>;
     fn delete_balancer<'a>(&'a self, name: &'a str) -> Answer<'a, ()>;
 }
 

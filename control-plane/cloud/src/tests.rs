@@ -8,12 +8,14 @@ use corten_meta::{Key, Value};
 use serde_json::json;
 
 use crate::controllers::{Action, Event, Kind, node, node_lifecycle, route, service};
-use crate::execute::{Api, Written, execute};
+use crate::execute::{Api, Failure, Written, execute, execute_each};
 use crate::nodes::reference;
 use crate::provider::{
     Answer, Balancer, BalancerStatus, Balancers, Error, Ingress, Instance, NodeAddress, NodeReference, Provider, Route,
     Routes,
 };
+
+const NOW: &str = "2026-01-01T00:00:00Z";
 
 /// Waits for an answer of the world, which is always there.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -36,6 +38,8 @@ struct State {
     instances: BTreeMap<String, Instance>,
     balancers: BTreeMap<String, Balancer>,
     routes: BTreeMap<String, Route>,
+    /// The CIDRs to which the cloud makes no route.
+    refused: Vec<String>,
     /// The most load balancers that there were at once.
     most_balancers: usize,
     events: Vec<String>,
@@ -99,7 +103,8 @@ impl World {
         }
         let present = block_on(self.list_routes()).map_err(|error| error.to_string())?;
         let cidrs = [AddressRange::parse("10.244.0.0/16").unwrap()];
-        run(route::reconcile(&self.all(Kind::Node), &present, &cidrs, "2026-01-01T00:00:00Z"))?;
+        let plan = route::reconcile(&self.all(Kind::Node), &present, &cidrs, NOW);
+        plan.surplus.into_iter().chain(plan.nodes).try_for_each(&mut run)?;
         for object in self.all(Kind::Service) {
             run(service::reconcile(&object, &self.all(Kind::Node), "memory"))?;
         }
@@ -158,6 +163,15 @@ impl Api for World {
         Box::pin(async move { written })
     }
 
+    fn set_condition<'a>(&'a self, service: &'a Value, condition: Value) -> Written<'a> {
+        let key = crate::objects::key(service);
+        let others = crate::objects::list(service, "/status/conditions").filter(|one| one["type"] != condition["type"]);
+        let all: Vec<Value> = others.cloned().chain([condition.clone()]).collect();
+        let patch = json!({"status": {"conditions": all}});
+        let written = self.call(|state| state.patch(Kind::Service, &key, &patch)).and_then(|outcome| outcome);
+        Box::pin(async move { written })
+    }
+
     fn event(&self, event: &Event) {
         self.state().events.push(format!("{} {}", event.reason, event.message));
     }
@@ -202,11 +216,6 @@ impl Balancers for World {
         })
     }
 
-    fn update_balancer<'a>(&'a self, wanted: &'a Balancer) -> Answer<'a, ()> {
-        let wanted = wanted.clone();
-        self.cloud(move |state| drop(state.balancers.insert(wanted.name.clone(), wanted)))
-    }
-
     fn delete_balancer<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
         let name = name.to_owned();
         self.cloud(move |state| drop(state.balancers.remove(&name)))
@@ -219,6 +228,9 @@ impl Routes for World {
     }
 
     fn create_route<'a>(&'a self, route: &'a Route) -> Answer<'a, ()> {
+        if self.state().refused.contains(&route.cidr) {
+            return Box::pin(async { Err(Error::Invalid("it leads elsewhere".to_owned())) });
+        }
         let route = route.clone();
         self.cloud(move |state| drop(state.routes.insert(route.cidr.clone(), route)))
     }
@@ -276,7 +288,7 @@ fn world() -> World {
 /// Deletes a Service and an instance, as users do after the world has settled.
 fn change(world: &World) {
     let mut service = world.all(Kind::Service)[0].clone();
-    service["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    service["metadata"]["deletionTimestamp"] = json!(NOW);
     world.put(Kind::Service, service);
     world.state().instances.remove("b");
     let mut lost = world.all(Kind::Node)[1].clone();
@@ -360,6 +372,36 @@ fn the_finalizer_comes_before_the_load_balancer_and_leaves_after_it() {
 }
 
 #[test]
+fn a_route_that_cannot_be_made_is_reported_and_keeps_no_node_from_its_own() {
+    let world = world();
+    world.state().refused = vec!["10.244.1.0/24".to_owned()];
+    // The nodes are initialized; the first route that fails ends each pass.
+    for _ in 0..5 {
+        world.pass().unwrap_err();
+    }
+    let round = || {
+        let present = block_on(world.list_routes()).unwrap();
+        let cidrs = [AddressRange::parse("10.244.0.0/16").unwrap()];
+        let plan = route::reconcile(&world.all(Kind::Node), &present, &cidrs, NOW);
+        block_on(execute_each(&world, &world, &plan.nodes))
+    };
+    let condition = |number: usize| {
+        let node = &world.all(Kind::Node)[number];
+        let mut all = crate::objects::list(node, "/status/conditions").cloned();
+        all.find(|one| one["type"] == "NetworkUnavailable").unwrap()["reason"].clone()
+    };
+    for _ in 0..2 {
+        assert!(matches!(round(), Err(Failure::Cloud(Error::Invalid(message))) if message == "it leads elsewhere"));
+        assert_eq!((condition(0), condition(1)), (json!("NoRouteCreated"), json!("RouteCreated")));
+    }
+    let sentence = "Could not create route 10.244.1.0/24 for node a: it leads elsewhere";
+    assert!(world.state().events.iter().any(|event| event.contains(sentence)), "{:?}", world.state().events);
+    world.state().refused.clear();
+    round().unwrap();
+    assert_eq!(condition(0), "RouteCreated");
+}
+
+#[test]
 fn an_error_of_the_cloud_deletes_no_node() {
     let mut lost = new_node("a", 1);
     lost["spec"]["taints"] = json!([]);
@@ -399,10 +441,43 @@ fn a_node_ip_that_the_instance_does_not_have_is_reported() {
 }
 
 #[test]
+fn a_service_without_a_load_balancer_has_a_condition_until_it_has_one() {
+    let mut service = new_service("web");
+    let denied = Error::Denied("no".to_owned());
+    assert_eq!(service::condition(&service, None, NOW), None, "it never failed");
+    let condition = service::condition(&service, Some(&denied), NOW).unwrap();
+    assert_eq!(condition["message"], "the cloud does not accept the credentials: no");
+    assert_eq!((&condition["status"], &condition["reason"]), (&json!("False"), &json!("SyncLoadBalancerFailed")));
+    service["status"]["conditions"] = json!([condition]);
+    assert_eq!(service::condition(&service, Some(&denied), NOW), None, "it is written once");
+    let throttled = Error::Throttled { message: "slowly".to_owned(), after: None };
+    assert_eq!(service::condition(&service, Some(&throttled), NOW), None);
+    let assigned = service::condition(&service, None, NOW).unwrap();
+    assert_eq!((&assigned["status"], &assigned["message"]), (&json!("True"), &json!("")));
+}
+
+#[test]
 fn a_service_without_node_ports_is_refused_with_a_sentence() {
     let mut service = new_service("web");
     service["spec"]["ports"][0]["nodePort"] = Value::Null;
     let actions = service::reconcile(&service, &[], "memory");
     let [Action::Event(event)] = &actions[..] else { panic!("{actions:?}") };
     assert_eq!(event.message, "the port 80 has no node port, which this cloud's load balancers need");
+}
+
+#[test]
+fn a_heartbeat_and_a_written_status_concern_no_controller() {
+    let mut node = new_node("n1", 1);
+    let before = crate::controllers::node::inputs(&node);
+    node["status"]["conditions"] = json!([{"type": "Ready", "status": "True", "lastHeartbeatTime": "later"}]);
+    assert_eq!(crate::controllers::node::inputs(&node), before);
+    node["spec"]["providerID"] = "fake:///1".into();
+    assert_ne!(crate::controllers::node::inputs(&node), before);
+    let mut service = new_service("web");
+    let before = crate::controllers::service::inputs(&service);
+    service["status"]["loadBalancer"] = json!({"ingress": [{"ip": "192.0.2.1"}]});
+    service["metadata"]["finalizers"] = json!(["service.kubernetes.io/load-balancer-cleanup"]);
+    assert_eq!(crate::controllers::service::inputs(&service), before);
+    service["metadata"]["annotations"] = json!({"a": "b"});
+    assert_ne!(crate::controllers::service::inputs(&service), before);
 }

@@ -32,13 +32,20 @@ pub enum Action {
         wanted: Balancer,
         service: Box<Value>,
     },
-    /// Changes the nodes of a load balancer.
-    UpdateBalancer(Balancer),
     DeleteBalancer {
         name: String,
     },
-    CreateRoute(Route),
+    CreateRoute(Box<NewRoute>),
     DeleteRoute(Route),
+}
+
+/// A route to create, and the node whose condition shows a failure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewRoute {
+    pub route: Route,
+    pub node: Value,
+    /// The time of a changed condition.
+    pub now: String,
 }
 
 /// The kinds that the controllers write.

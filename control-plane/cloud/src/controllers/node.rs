@@ -49,6 +49,12 @@ pub fn reconcile(node: &Value, instance: &Result<Option<Instance>, Error>) -> Ve
     actions
 }
 
+/// Returns the parts of a node that the instance is found by, and that say what is still to be written.
+pub fn inputs(node: &Value) -> [Option<Value>; 3] {
+    let is_new = has_taint(node, UNINITIALIZED).then_some(Value::Bool(true));
+    [is_new, node.pointer("/spec/providerID").cloned(), node.pointer(PROVIDED_IP).cloned()]
+}
+
 /// Returns the patch that sets the provider ID and labels and removes the taint. Its precondition is the
 /// resourceVersion, because the list of taints replaces those of other writers.
 fn initialize(node: &Value, instance: &Instance) -> Action {

@@ -18,6 +18,11 @@ pub fn needs_instance(node: &Value) -> bool {
     !is_ready(node) && !has_taint(node, UNINITIALIZED)
 }
 
+/// Reports whether a node may need a write: it is not Ready, or it has the taint of an instance that was shut down.
+pub fn is_concerned(node: &Value) -> bool {
+    needs_instance(node) || has_taint(node, SHUTDOWN)
+}
+
 /// Returns the writes for a node. The instance is `None` if it was not asked for.
 pub fn reconcile(node: &Value, instance: Option<&Result<Option<Instance>, Error>>) -> Vec<Action> {
     match instance {

@@ -10,8 +10,10 @@ use serde_json::json;
 use super::{Action, Event, Kind};
 use crate::nodes::targets;
 use crate::objects::{key, list, string};
-use crate::provider::{Annotation, Balancer, BalancerPort, BalancerStatus, Ingress};
+use crate::provider::{Annotation, Balancer, BalancerPort, BalancerStatus, Error, Ingress};
 
+/// The condition of Services whose load balancer could not be made, as the controller of addresses without a cloud has it.
+const CONDITION: &str = "network.corten.dev/AddressAssigned";
 /// The finalizer of Services with a load balancer.
 pub const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
@@ -30,9 +32,8 @@ pub fn balancer_name(service: &Value) -> String {
 
 /// Returns the writes and calls for a Service.
 pub fn reconcile(service: &Value, nodes: &[Value], provider: &str) -> Vec<Action> {
-    let is_finalized = finalizers(service).any(|name| name == FINALIZER);
-    match (wants_balancer(service), is_finalized) {
-        (true, _) => ensure(service, nodes, provider, is_finalized),
+    match (wants_balancer(service), is_finalized(service)) {
+        (true, is_finalized) => ensure(service, nodes, provider, is_finalized),
         (false, true) if string(service, "/spec/loadBalancerClass").is_empty() => delete(service),
         (false, _) => Vec::new(),
     }
@@ -55,15 +56,6 @@ fn ensure(service: &Value, nodes: &[Value], provider: &str, is_finalized: bool) 
     actions
 }
 
-/// Returns the call that gives a load balancer the present nodes; `None` if the Service has none yet.
-pub fn update(service: &Value, nodes: &[Value], provider: &str) -> Option<Action> {
-    let has_balancer = list(service, "/status/loadBalancer/ingress").next().is_some();
-    if !wants_balancer(service) || !has_balancer {
-        return None;
-    }
-    balancer(service, nodes, provider).ok().map(Action::UpdateBalancer)
-}
-
 fn delete(service: &Value) -> Vec<Action> {
     let kept: Vec<&str> = finalizers(service).filter(|name| *name != FINALIZER).collect();
     let event = |reason, message: &str| Action::Event(Event::about(Kind::Service, service, false, reason, message));
@@ -73,6 +65,16 @@ fn delete(service: &Value) -> Vec<Action> {
         patch_finalizers(service, &kept, json!({"status": {"loadBalancer": null}})),
         event("DeletedLoadBalancer", "Deleted load balancer"),
     ]
+}
+
+/// Returns the parts of a Service that its load balancer depends on.
+pub fn inputs(service: &Value) -> [Option<Value>; 3] {
+    ["/spec", "/metadata/annotations", "/metadata/deletionTimestamp"].map(|path| service.pointer(path).cloned())
+}
+
+/// Reports whether a Service has the finalizer of load balancers.
+pub fn is_finalized(service: &Value) -> bool {
+    finalizers(service).any(|name| name == FINALIZER)
 }
 
 fn finalizers(service: &Value) -> impl Iterator<Item = &str> {
@@ -128,6 +130,25 @@ fn balancer(service: &Value, nodes: &[Value], provider: &str) -> Result<Balancer
         requested_address,
         annotations: annotations.collect(),
     })
+}
+
+/// Returns the condition of a Service after its load balancer was reconciled, or the error of it; `None` if it is there. A
+/// Service that never was without a load balancer has none. An answer that asks to wait changes nothing.
+pub fn condition(service: &Value, error: Option<&Error>, now: &str) -> Option<Value> {
+    let old = list(service, "/status/conditions").find(|one| one["type"] == CONDITION);
+    let (status, reason, message) = match (error, old) {
+        (Some(Error::Throttled { .. }), _) | (None, None) => return None,
+        (Some(error), _) => ("False", "SyncLoadBalancerFailed", error.to_string()),
+        (None, Some(_)) => ("True", "Assigned", String::new()),
+    };
+    if old.is_some_and(|old| old["status"] == status && old["message"] == message) {
+        return None;
+    }
+    let kept = old.filter(|old| old["status"] == status).map(|old| old["lastTransitionTime"].clone());
+    let since = kept.unwrap_or_else(|| now.into());
+    Some(
+        json!({"type": CONDITION, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}),
+    )
 }
 
 /// Returns the patch that writes the addresses of a load balancer into the status; `None` if they are there.

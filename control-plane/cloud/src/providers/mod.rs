@@ -3,7 +3,8 @@
 //! A provider writes the few requests that it needs by hand over [`corten_outbound`]. It reads no flags and no
 //! environment: [`Setup`] has them. To add a cloud: a folder with an `open`, and its line in [`PROVIDERS`].
 
-mod aws;
+pub mod aws;
+mod batch;
 mod hetzner;
 mod ini;
 

@@ -10,16 +10,19 @@ mod moto;
 use corten_cloud::provider::{
     Annotation, Balancer, BalancerNode, BalancerPort, BalancerStatus, Error, NodeReference, Provider, Route,
 };
+use corten_cloud::providers::{Setup, open};
 use corten_cloud::{CONTROLLERS, Config};
 use corten_meta::Key;
+use futures::StreamExt as _;
 use serde_json::{Value, json};
 use testkit::eventually::eventually;
 use testkit::server::TestServer;
+use testkit_aws::{Door, Fault, Moto};
 use tokio_util::sync::CancellationToken;
 
-use moto::{Door, Fault, Left, Moto};
+use moto::{Left, left, open_provider, setup};
 
-/// Makes a VPC with two subnets, a security group, a route table and three instances; prints their IDs.
+/// Makes a VPC with two subnets, a security group, a route table and `NODES` instances; prints their IDs.
 const WORLD: &str = "
 tags = lambda kind: [dict(ResourceType=kind, Tags=[dict(Key='kubernetes.io/cluster/c', Value='owned')])]
 vpc = ec2.create_vpc(CidrBlock='10.0.0.0/16', TagSpecifications=tags('vpc'))['Vpc']['VpcId']
@@ -33,10 +36,15 @@ ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[dict(IpProtoc
 table = ec2.create_route_table(VpcId=vpc, TagSpecifications=tags('route-table'))['RouteTable']['RouteTableId']
 run = lambda i: ec2.run_instances(ImageId='ami-12c6146b', MinCount=1, MaxCount=1, InstanceType='t3.small',
         SubnetId=subnets[i % 2], SecurityGroupIds=[group])['Instances'][0]
-made = [run(i) for i in range(3)]
+made = [run(i) for i in range(NODES)]
 print(json.dumps(dict(vpc=vpc, subnets=subnets, group=group, table=table, nodes=[dict(id=i['InstanceId'],
         name=i['PrivateDnsName'], ip=i['PrivateIpAddress'], zone=i['Placement']['AvailabilityZone']) for i in made])))
 ";
+
+/// Returns the world's IDs, with so many instances.
+fn world(moto: &Moto, nodes: usize) -> Value {
+    moto.boto3(&format!("NODES = {nodes}{WORLD}"))
+}
 
 /// Prints everything that a load balancer consists of.
 const STATE: &str = "
@@ -107,9 +115,9 @@ async fn delete(provider: &dyn Provider, name: &str) -> Result<(), Error> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_load_balancer_is_made_changed_and_deleted_whole() {
     let Some(moto) = Moto::start() else { return };
-    let world = moto.boto3(WORLD);
+    let world = world(&moto, 3);
     let door = Door::before(&moto);
-    let provider = door.provider().await;
+    let provider = open_provider(&door).await;
     let wanted = balancer("a1", nodes(&world, 2), &[("additional-resource-tags", "team=a"), ("who", "knows")]);
     let status = ensure(&*provider, &wanted).await.unwrap();
     assert_eq!(
@@ -167,48 +175,48 @@ async fn a_load_balancer_is_made_changed_and_deleted_whole() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manager_that_is_killed_after_any_call_leaves_nothing_behind() {
     let Some(moto) = Moto::start() else { return };
-    let world = moto.boto3(WORLD);
+    let world = world(&moto, 3);
     let door = Door::before(&moto);
     let wanted = |name: &str| balancer(name, nodes(&world, 2), &[("cross-zone-load-balancing-enabled", "true")]);
-    ensure(&*door.provider().await, &wanted("calm")).await.unwrap();
+    ensure(&*open_provider(&door).await, &wanted("calm")).await.unwrap();
     let calls = door.calls();
-    assert!(calls > 15, "{calls}");
-    let whole = moto.left("calm");
+    assert!(calls > 10, "{calls}");
+    let whole = left(&moto, "calm");
     assert_eq!((whole.balancers, whole.groups), (1, 2));
     door.set(Fault::None);
-    delete(&*door.provider().await, "calm").await.unwrap();
+    delete(&*open_provider(&door).await, "calm").await.unwrap();
     let deleting = door.calls();
     let nothing = Left { balancers: 0, groups: 0, rules: 0 };
-    assert_eq!(moto.left("calm"), nothing);
+    assert_eq!(left(&moto, "calm"), nothing);
     for last in 0..calls {
         // The next manager finishes the load balancer, or deletes its parts.
         for finishes in [true, false] {
             let name = format!("k{last}{finishes}");
-            door.kill(last, ensure(&*door.provider().await, &wanted(&name))).await;
-            let next = door.provider().await;
+            door.kill(last, ensure(&*open_provider(&door).await, &wanted(&name))).await;
+            let next = open_provider(&door).await;
             if finishes {
                 ensure(&*next, &wanted(&name)).await.unwrap();
-                assert_eq!(moto.left(&name), whole, "killed after call {last}");
+                assert_eq!(left(&moto, &name), whole, "killed after call {last}");
             }
             delete(&*next, &name).await.unwrap();
-            assert_eq!(moto.left(&name), nothing, "killed after call {last}");
+            assert_eq!(left(&moto, &name), nothing, "killed after call {last}");
         }
     }
     for last in 0..deleting {
         let name = format!("d{last}");
-        ensure(&*door.provider().await, &wanted(&name)).await.unwrap();
-        door.kill(last, delete(&*door.provider().await, &name)).await;
-        delete(&*door.provider().await, &name).await.unwrap();
-        assert_eq!(moto.left(&name), nothing, "killed while deleting after call {last}");
+        ensure(&*open_provider(&door).await, &wanted(&name)).await.unwrap();
+        door.kill(last, delete(&*open_provider(&door).await, &name)).await;
+        delete(&*open_provider(&door).await, &name).await.unwrap();
+        assert_eq!(left(&moto, &name), nothing, "killed while deleting after call {last}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failing_and_throttled_calls_are_survived() {
     let Some(moto) = Moto::start() else { return };
-    let world = moto.boto3(WORLD);
+    let world = world(&moto, 3);
     let door = Door::before(&moto);
-    let provider = door.provider().await;
+    let provider = open_provider(&door).await;
     for seed in 0..6 {
         let name = format!("r{seed}");
         let wanted = balancer(&name, nodes(&world, 3), &[]);
@@ -218,38 +226,38 @@ async fn failing_and_throttled_calls_are_survived() {
             rounds += 1;
             assert!(rounds < 50, "{error}");
         }
-        let left = moto.left(&name);
-        assert_eq!((left.balancers, left.groups), (1, 2), "seed {seed}");
+        let made = left(&moto, &name);
+        assert_eq!((made.balancers, made.groups), (1, 2), "seed {seed}");
         while let Err(error) = delete(&*provider, &name).await {
             rounds += 1;
             assert!(rounds < 50, "{error}");
         }
-        assert_eq!(moto.left(&name), Left { balancers: 0, groups: 0, rules: 0 }, "seed {seed}");
+        assert_eq!(left(&moto, &name), Left { balancers: 0, groups: 0, rules: 0 }, "seed {seed}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_of_others_stay_and_refusals_are_sentences() {
     let Some(moto) = Moto::start() else { return };
-    let world = moto.boto3(WORLD);
+    let world = world(&moto, 3);
     let foreign = format!(
         "b = elb.create_load_balancer(Name='theirs', Type='network', Subnets={})['LoadBalancers'][0]\nprint('1')",
         world["subnets"]
     );
     moto.boto3(&foreign);
     let door = Door::before(&moto);
-    let provider = door.provider().await;
+    let provider = open_provider(&door).await;
     let wanted = balancer("theirs", nodes(&world, 1), &[]);
     let error = ensure(&*provider, &wanted).await.unwrap_err();
     let sentence = "the load balancer theirs is not this cluster's: it has no tag kubernetes.io/cluster/c=owned";
     assert_eq!(error, Error::Invalid(sentence.to_owned()));
     delete(&*provider, "theirs").await.unwrap();
-    assert_eq!(moto.left("theirs"), Left { balancers: 1, groups: 0, rules: 0 });
+    assert_eq!(left(&moto, "theirs"), Left { balancers: 1, groups: 0, rules: 0 });
 
     let wrong = balancer("a2", nodes(&world, 1), &[("subnets", "subnet-none")]);
     let error = ensure(&*provider, &wrong).await.unwrap_err().to_string();
     assert!(error.ends_with("has no subnet \"subnet-none\""), "{error}");
-    assert_eq!(moto.left("a2"), Left { balancers: 0, groups: 0, rules: 0 });
+    assert_eq!(left(&moto, "a2"), Left { balancers: 0, groups: 0, rules: 0 });
 
     for code in ["AuthFailure", "UnauthorizedOperation", "SignatureDoesNotMatch"] {
         door.set(Fault::Refuse(code));
@@ -267,9 +275,9 @@ async fn objects_of_others_stay_and_refusals_are_sentences() {
 #[tokio::test(flavor = "multi_thread")]
 async fn instances_and_routes_are_those_of_the_cloud() {
     let Some(moto) = Moto::start() else { return };
-    let world = moto.boto3(WORLD);
+    let world = world(&moto, 3);
     let door = Door::before(&moto);
-    let provider = door.provider().await;
+    let provider = open_provider(&door).await;
     let all = nodes(&world, 3);
     let by_name = NodeReference { name: all[0].name.clone(), provider_id: String::new() };
     let found = provider.instance(&by_name).await.unwrap().unwrap();
@@ -306,10 +314,46 @@ async fn instances_and_routes_are_those_of_the_cloud() {
     assert_eq!(routes.list_routes().await.unwrap(), []);
 }
 
+#[tokio::test]
+async fn routes_of_many_nodes_share_their_questions() {
+    let Some(moto) = Moto::start() else { return };
+    let count = number("CLOUD_TEST_NODES", 6);
+    let world = world(&moto, count);
+    let door = Door::before(&moto);
+    let provider = open_provider(&door).await;
+    let routes = provider.routes().unwrap();
+    let route = |(index, node): (usize, BalancerNode)| Route { node, cidr: format!("10.244.{index}.0/24") };
+    let wanted: Vec<Route> = nodes(&world, count).into_iter().enumerate().map(route).collect();
+    door.set(Fault::None);
+    assert_eq!(routes.list_routes().await.unwrap(), []);
+    let made = futures::future::join_all(wanted.iter().map(|route| routes.create_route(route))).await;
+    let actions = door.actions();
+    // The lists of moto's threads change while others read them, which it answers with an internal error.
+    for (route, made) in wanted.iter().zip(&made) {
+        if let Err(error) = made {
+            assert!(error.to_string().contains("500 Internal Server Error"), "{error}");
+            routes.create_route(route).await.unwrap();
+        }
+    }
+    let chunks = count.div_ceil(200);
+    assert_eq!(actions["DescribeRouteTables"], 1, "{actions:?}");
+    assert!(actions["DescribeInstances"] <= 1 + chunks, "the first may ask before the others: {actions:?}");
+    assert!(actions["CreateRoute"] <= count && actions["ModifyInstanceAttribute"] <= count, "{actions:?}");
+    door.set(Fault::None);
+    assert_eq!(routes.list_routes().await.unwrap().len(), count);
+    let settled = door.actions();
+    assert_eq!((settled.len(), settled["DescribeRouteTables"]), (2, 1), "{settled:?}");
+    assert!(settled["DescribeInstances"] <= 1 + chunks, "{settled:?}");
+    // A route that was just made is asked for anew, and a CIDR that moves is replaced.
+    let moved = Route { node: wanted[1].node.clone(), cidr: wanted[0].cidr.clone() };
+    routes.create_route(&moved).await.unwrap();
+    assert_eq!(door.actions()["ReplaceRoute"], 1, "{:?}", door.actions());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn services_and_nodes_of_a_cluster_are_followed() {
     let Some(moto) = Moto::start() else { return };
-    let world = moto.boto3(WORLD);
+    let world = world(&moto, 3);
     let door = Door::before(&moto);
     let plane = TestServer::start().await;
     let add_node = async |index: usize| {
@@ -332,7 +376,7 @@ async fn services_and_nodes_of_a_cluster_are_followed() {
         configure_routes: true,
     };
     let shutdown = CancellationToken::new();
-    let provider = door.provider().await;
+    let provider = open_provider(&door).await;
     let manager = tokio::spawn(corten_cloud::run(config, provider, plane.admin(), shutdown.clone()));
     let first = format!("/api/v1/nodes/{}", world["nodes"][0]["name"].as_str().unwrap());
     let node = eventually("the node is initialized", async || {
@@ -375,7 +419,8 @@ async fn services_and_nodes_of_a_cluster_are_followed() {
     assert_eq!((&state["balancers"], &state["groups"]), (&json!([]), &json!(0)));
     assert_eq!(state["rules"].as_array().unwrap().len(), 1);
     eventually("the routes are those of the nodes that are left", async || {
-        let listed = door.provider().await.routes().unwrap().list_routes().await.map_err(|error| error.to_string())?;
+        let listed =
+            open_provider(&door).await.routes().unwrap().list_routes().await.map_err(|error| error.to_string())?;
         let mut cidrs: Vec<&str> = listed.iter().map(|route| route.cidr.as_str()).collect();
         cidrs.sort_unstable();
         if cidrs == ["10.244.1.0/24", "10.244.2.0/24"] { Ok(()) } else { Err(format!("{cidrs:?}")) }
@@ -383,4 +428,74 @@ async fn services_and_nodes_of_a_cluster_are_followed() {
     .await;
     shutdown.cancel();
     manager.await.unwrap().unwrap();
+}
+
+/// Returns a number that the environment may set, to try more by hand.
+fn number(name: &str, default: usize) -> usize {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// Ensures a load balancer, and repeats what fails as the service controller does; returns the number of failures. The
+/// lists of moto's threads change while others read them, which it answers with an internal error.
+async fn ensure_at_last(provider: &dyn Provider, wanted: &Balancer) -> usize {
+    let mut failures = 0;
+    while let Err(error) = ensure(provider, wanted).await {
+        failures += 1;
+        assert!(failures < 10 && error.to_string().contains("500 Internal Server Error"), "{error}");
+    }
+    failures
+}
+
+#[tokio::test]
+async fn many_services_and_nodes_share_their_questions() {
+    let Some(moto) = Moto::start() else { return };
+    let services = number("CLOUD_TEST_SERVICES", 24);
+    let nodes_wanted = number("CLOUD_TEST_NODES", 6);
+    let world = world(&moto, nodes_wanted);
+    let door = Door::before(&moto);
+    // AWS permits too few rules for so many Services.
+    let config = "[Global]\nDisableSecurityGroupIngress = true\n".to_owned();
+    let provider = open("aws", &Setup { config, ..setup(&door) }).await.unwrap();
+    let reference =
+        |node: &BalancerNode| NodeReference { name: node.name.clone(), provider_id: node.provider_id.clone() };
+    let nodes = nodes(&world, nodes_wanted);
+    let references: Vec<NodeReference> = nodes.iter().map(reference).collect();
+    let found = futures::future::join_all(references.iter().map(|node| provider.instance(node))).await;
+    assert!(found.iter().all(|one| matches!(one, Ok(Some(_)))), "{found:?}");
+    assert!(door.actions()["DescribeInstances"] <= 1 + nodes_wanted.div_ceil(200), "{:?}", door.actions());
+
+    let wanted: Vec<Balancer> = (0..services)
+        .map(|number| {
+            let mut wanted = balancer(&format!("a{number}"), nodes.clone(), &[]);
+            wanted.ports.truncate(1);
+            wanted.ports[0].node_port = 30_000 + u16::try_from(number).unwrap();
+            wanted
+        })
+        .collect();
+    let questions = async |changes: usize| {
+        door.set(Fault::None);
+        let begun = std::time::Instant::now();
+        let ensured = futures::stream::iter(&wanted).map(|one| ensure_at_last(&*provider, one));
+        let failures = ensured.buffer_unordered(32).fold(0, async |sum, failures| sum + failures).await;
+        let actions = door.actions();
+        let changed: usize =
+            actions.iter().filter(|(name, _)| !name.starts_with("Describe")).map(|(_, count)| count).sum();
+        assert!((changes..=changes + failures).contains(&changed), "{failures} failures: {actions:?}");
+        eprintln!(
+            "{services} Services, {nodes_wanted} nodes in {:?}, {failures} failures: {actions:?}",
+            begun.elapsed()
+        );
+        actions
+    };
+    let registrations = nodes_wanted.div_ceil(200);
+    // A target group, its targets, a load balancer and a listener of each Service.
+    let made = questions(services * (3 + registrations)).await;
+    let asked: usize = made.iter().filter(|(name, _)| name.starts_with("Describe")).map(|(_, count)| count).sum();
+    assert!(asked < 2 * services, "{asked} questions: {made:?}");
+    // Nothing is to be changed; parts of one load balancer can only be asked for by it.
+    let settled = questions(0).await;
+    for (action, count) in &settled {
+        let is_single = ["Attributes", "TargetHealth", "Listeners"].iter().any(|part| action.ends_with(part));
+        assert!(*count <= services && (is_single || *count < services), "{settled:?}");
+    }
 }

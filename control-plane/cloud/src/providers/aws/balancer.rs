@@ -5,84 +5,105 @@
 //! process may end after any call: what is there is found again by name, and nothing is left behind.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use corten_aws::call::{Call, MARKER};
 use corten_outbound::xml::Element;
+use tokio::time::Instant;
 
-use super::call::{Call, MARKER};
+use super::super::batch::Fetched;
 use super::options::{Options, Pair};
 use super::rules::rules;
 use super::subnets::Subnet;
+use super::tags::{Listed, pairs};
+use super::target_groups::Made;
 use super::wanted::{Listener, Wanted, wanted};
-use super::{Aws, OWNED, instances};
+use super::{ALL, Aws, OWNED, instances};
 use crate::provider::{Answer, Balancer, BalancerStatus, Balancers, Error, Ingress};
 
 /// The most targets of one call.
-pub const MOST_TARGETS: usize = 100;
-/// The most objects whose tags one call returns.
-const MOST_TAGGED: usize = 20;
+pub const MOST_TARGETS: usize = 200;
 /// The tag with the Service's namespace and name.
 const SERVICE_TAG: &str = "kubernetes.io/service-name";
 
+/// The attribute of load balancers that send packets to the nodes of all zones.
+const CROSS_ZONE: &str = "load_balancing.cross_zone.enabled";
+
+/// A load balancer of the cluster.
+struct Present {
+    balancer: Element,
+    tags: Vec<Pair>,
+}
+
+/// A load balancer and its parts, before they are changed.
+struct Standing {
+    balancer: Element,
+    attributes: Vec<Pair>,
+    tags: Vec<Pair>,
+    listeners: Vec<Element>,
+}
+
+impl Standing {
+    /// Returns a load balancer that was just made: it has the tags of the call and AWS's defaults.
+    fn new(balancer: Element, tags: &[Pair]) -> Standing {
+        let cross_zone = Pair { key: CROSS_ZONE.to_owned(), value: "false".to_owned() };
+        Standing { balancer, attributes: vec![cross_zone], tags: tags.to_vec(), listeners: Vec::new() }
+    }
+}
+
 impl Aws {
     /// Returns the load balancer of a name that is the cluster's; the error says that it is another owner's.
-    async fn own_balancer(&self, name: &str) -> Result<Option<Element>, Error> {
-        let Some(found) = self.named_balancer(name).await? else { return Ok(None) };
-        let arn = found.get("LoadBalancerArn");
-        if self.owned(&[arn]).await?.contains(arn) {
-            return Ok(Some(found));
+    async fn own_balancer(&self, name: &str, since: Instant) -> Result<Option<Present>, Error> {
+        let all = self.balancers_since(since).await?;
+        let Some(balancer) = named(&all, name) else { return Ok(None) };
+        let tags = self.tags_of(balancer.get("LoadBalancerArn"), &Listed::balancers(&all), since).await?;
+        if self.is_ours(&tags) {
+            return Ok(Some(Present { balancer: balancer.clone(), tags }));
         }
         let tag = self.cluster_tag();
         Err(Error::Invalid(format!("the load balancer {name} is not this cluster's: it has no tag {tag}={OWNED}")))
     }
 
-    async fn named_balancer(&self, name: &str) -> Result<Option<Element>, Error> {
-        let call = Call::new("DescribeLoadBalancers").list("Names.member", [name]);
-        match self.elb.call(&call).await {
-            Ok(found) => Ok(found.all("LoadBalancers/member").next().cloned()),
-            Err(refusal) if refusal.code == "LoadBalancerNotFound" => Ok(None),
-            Err(refusal) => Err(refusal.into()),
-        }
+    /// Returns all load balancers: a list of names is refused if one has no load balancer.
+    async fn balancers_since(&self, since: Instant) -> Result<Arc<Vec<Element>>, Error> {
+        let all = self.shared.balancers.get_since(ALL, since, |_| Box::pin(self.all_balancers())).await?;
+        Ok(all.unwrap_or_default())
     }
 
-    /// Returns those of the ARNs whose object has the cluster's tag.
-    pub(super) async fn owned(&self, arns: &[&str]) -> Result<BTreeSet<String>, Error> {
-        let tag = self.cluster_tag();
-        let mut owned = BTreeSet::new();
-        for chunk in arns.chunks(MOST_TAGGED) {
-            let call = Call::new("DescribeTags").list("ResourceArns.member", chunk.iter().copied());
-            for described in self.elb.call(&call).await?.all("TagDescriptions/member") {
-                let is_ours = |one: &Element| one.get("Key") == tag && one.get("Value") == OWNED;
-                if described.all("Tags/member").any(is_ours) {
-                    owned.insert(described.get("ResourceArn").to_owned());
-                }
-            }
-        }
-        Ok(owned)
+    async fn all_balancers(&self) -> Fetched<Arc<Vec<Element>>> {
+        let found = self.elb.pages(&Call::new("DescribeLoadBalancers"), "LoadBalancers/member", MARKER).await?;
+        Ok([(ALL.to_owned(), Arc::new(found))].into())
     }
 
     async fn ensure(&self, balancer: &Balancer) -> Result<BalancerStatus, Error> {
+        let ensured = self.ensure_since(balancer, self.recent.since(&balancer.name)).await;
+        self.recent.note(&balancer.name);
+        ensured
+    }
+
+    /// Makes a load balancer, or changes it to the wanted one, by lists that were asked for at this moment or later.
+    async fn ensure_since(&self, balancer: &Balancer, since: Instant) -> Result<BalancerStatus, Error> {
         let options = Options::parse(&balancer.annotations)?;
-        let present = self.own_balancer(&balancer.name).await?;
-        let instances = self.described(&instance_ids(balancer)?).await?;
+        let present = self.own_balancer(&balancer.name, since).await?;
+        let instances = self.described(&instance_ids(balancer)?, since).await?;
         let vpc = self.vpc(&instances)?;
         let wanted = wanted(balancer, &options, &self.cluster, &vpc)?;
-        let subnets = self.subnets(&vpc, &options).await?;
+        let subnets = self.subnets(&vpc, &options, since).await?;
         let tags = self.tags(balancer, &options);
-        let groups = self.own_groups(&balancer.name).await?;
+        let groups = self.own_groups(&balancer.name, since).await?;
+        let common = Made { vpc: &vpc, tags: &tags, nodes: &balancer.nodes };
         let mut arns = Vec::new();
         for group in &wanted.groups {
-            let arn = self.ensure_group(group, &groups, &vpc, &tags).await?;
-            self.ensure_targets(&arn, group.target_type, group.node_port, &balancer.nodes).await?;
-            arns.push(arn);
+            arns.push(self.ensure_group(group, &groups, &common).await?);
         }
-        let made = self.ensure_one(present, balancer, &options, &subnets, &tags).await?;
-        self.ensure_attributes(&made, &options, &tags).await?;
-        self.ensure_rules(&balancer.name, &rules(&wanted, &source_ranges(balancer, &options), &subnets), &instances)
-            .await?;
-        self.ensure_listeners(&made, &wanted, &arns, &tags).await?;
+        let standing = self.ensure_one(present, balancer, &options, &subnets, &tags).await?;
+        self.ensure_attributes(&standing, &options, &tags).await?;
+        let rules = rules(&wanted, &source_ranges(balancer, &options), &subnets);
+        self.ensure_rules(&balancer.name, &rules, &instances, since).await?;
+        self.ensure_listeners(&standing, &wanted, &arns, &tags).await?;
         self.delete_groups(groups.iter().filter(|group| !arns.iter().any(|arn| arn == group.get("TargetGroupArn"))))
             .await?;
-        let name = made.get("DNSName").to_owned();
+        let name = standing.balancer.get("DNSName").to_owned();
         Ok(BalancerStatus { ingress: vec![Ingress::Hostname(name)], warnings: options.warnings })
     }
 
@@ -107,25 +128,25 @@ impl Aws {
     /// Makes the load balancer, or gives it the wanted subnets. One with another scheme is made anew.
     async fn ensure_one(
         &self,
-        present: Option<Element>,
+        present: Option<Present>,
         balancer: &Balancer,
         options: &Options,
         subnets: &[Subnet],
         tags: &[Pair],
-    ) -> Result<Element, Error> {
+    ) -> Result<Standing, Error> {
         let scheme = if options.is_internal { "internal" } else { "internet-facing" };
         if let Some(present) = present {
-            let arn = present.get("LoadBalancerArn");
-            if present.get("Scheme") == scheme {
+            let arn = present.balancer.get("LoadBalancerArn");
+            if present.balancer.get("Scheme") == scheme {
                 let zones: BTreeSet<&str> =
-                    present.all("AvailabilityZones/member").map(|zone| zone.get("SubnetId")).collect();
+                    present.balancer.all("AvailabilityZones/member").map(|zone| zone.get("SubnetId")).collect();
                 let is_same = zones == subnets.iter().map(|subnet| subnet.id.as_str()).collect();
                 if !is_same && options.elastic_addresses.is_empty() {
                     let ids = subnets.iter().map(|subnet| subnet.id.as_str());
                     let call = Call::new("SetSubnets").with("LoadBalancerArn", arn).list("Subnets.member", ids);
                     self.elb.call(&call).await?;
                 }
-                return Ok(present);
+                return self.standing(present).await;
             }
             self.elb.call(&Call::new("DeleteLoadBalancer").with("LoadBalancerArn", arn)).await?;
         }
@@ -145,28 +166,32 @@ impl Aws {
         }
         let made = self.elb.call(&call).await?;
         let made = made.all("LoadBalancers/member").next().cloned();
-        made.ok_or_else(|| Error::Failed("AWS gave no load balancer".to_owned()))
+        let made = made.ok_or_else(|| Error::Failed("AWS gave no load balancer".to_owned()))?;
+        Ok(Standing::new(made, tags))
+    }
+
+    /// Returns the parts of a load balancer that exists.
+    async fn standing(&self, present: Present) -> Result<Standing, Error> {
+        let Present { balancer, tags } = present;
+        let arn = balancer.get("LoadBalancerArn");
+        let described = Call::new("DescribeLoadBalancerAttributes").with("LoadBalancerArn", arn);
+        let attributes = attributes(&self.elb.call(&described).await?);
+        let call = Call::new("DescribeListeners").with("LoadBalancerArn", arn);
+        let listeners = self.elb.pages(&call, "Listeners/member", MARKER).await?;
+        Ok(Standing { balancer, attributes, tags, listeners })
     }
 
     /// Sets the attributes and the additional tags of a load balancer where they differ.
-    async fn ensure_attributes(&self, made: &Element, options: &Options, tags: &[Pair]) -> Result<(), Error> {
-        let arn = made.get("LoadBalancerArn");
-        let cross_zone =
-            Pair { key: "load_balancing.cross_zone.enabled".to_owned(), value: options.is_cross_zone.to_string() };
-        let given = options.attributes.iter().filter(|pair| pair.key != cross_zone.key).cloned();
-        let attributes: Vec<Pair> = given.chain([cross_zone.clone()]).collect();
-        let described = Call::new("DescribeLoadBalancerAttributes").with("LoadBalancerArn", arn);
-        let described = self.elb.call(&described).await?;
+    async fn ensure_attributes(&self, standing: &Standing, options: &Options, tags: &[Pair]) -> Result<(), Error> {
+        let arn = standing.balancer.get("LoadBalancerArn");
+        let cross_zone = Pair { key: CROSS_ZONE.to_owned(), value: options.is_cross_zone.to_string() };
+        let given = options.attributes.iter().filter(|pair| pair.key != CROSS_ZONE).cloned();
+        let attributes: Vec<Pair> = given.chain([cross_zone]).collect();
         let change = Call::new("ModifyLoadBalancerAttributes").with("LoadBalancerArn", arn);
-        if let Some(change) = changed_attributes(change, &described, &attributes) {
+        if let Some(change) = changed_attributes(change, &standing.attributes, &attributes) {
             self.elb.call(&change).await?;
         }
-        let described = self.elb.call(&Call::new("DescribeTags").list("ResourceArns.member", [arn])).await?;
-        let has = |tag: &Pair| {
-            let mut present = described.all("TagDescriptions/member").flat_map(|one| one.all("Tags/member"));
-            present.any(|one| one.get("Key") == tag.key && one.get("Value") == tag.value)
-        };
-        let missing: Vec<Pair> = tags.iter().filter(|tag| !has(tag)).cloned().collect();
+        let missing: Vec<Pair> = tags.iter().filter(|tag| !standing.tags.contains(tag)).cloned().collect();
         if !missing.is_empty() {
             let call = Call::new("AddTags").list("ResourceArns.member", [arn]);
             self.elb.call(&with_tags(call, &missing)).await?;
@@ -177,14 +202,13 @@ impl Aws {
     /// Makes, changes and deletes the listeners of a load balancer.
     async fn ensure_listeners(
         &self,
-        made: &Element,
+        standing: &Standing,
         wanted: &Wanted,
         groups: &[String],
         tags: &[Pair],
     ) -> Result<(), Error> {
-        let balancer = made.get("LoadBalancerArn");
-        let call = Call::new("DescribeListeners").with("LoadBalancerArn", balancer);
-        let present = self.elb.pages(&call, "Listeners/member", MARKER).await?;
+        let balancer = standing.balancer.get("LoadBalancerArn");
+        let present = &standing.listeners;
         let is_wanted =
             |one: &&Element| wanted.listeners.iter().any(|listener| one.get("Port") == listener.port.to_string());
         for surplus in present.iter().filter(|one| !is_wanted(one)) {
@@ -203,23 +227,27 @@ impl Aws {
         Ok(())
     }
 
-    async fn update(&self, balancer: &Balancer) -> Result<(), Error> {
-        let Some(_) = self.own_balancer(&balancer.name).await? else { return Ok(()) };
-        self.ensure(balancer).await.map(drop)
-    }
-
+    /// Deletes everything of a load balancer, by lists that are fetched anew: an older one could lack a part.
     async fn delete_all(&self, name: &str) -> Result<(), Error> {
-        self.delete_rules(name).await?;
-        if let Some(found) = self.named_balancer(name).await? {
+        self.recent.note(name);
+        let now = Instant::now();
+        self.delete_rules(name, now).await?;
+        let all = self.balancers_since(now).await?;
+        if let Some(found) = named(&all, name) {
             let arn = found.get("LoadBalancerArn");
-            match self.owned(&[arn]).await?.contains(arn) {
+            match self.owned(&[arn], &Listed::balancers(&all), now).await?.contains(arn) {
                 true => drop(self.elb.call(&Call::new("DeleteLoadBalancer").with("LoadBalancerArn", arn)).await?),
                 false => tracing::warn!("the load balancer {name} has another owner and stays"),
             }
         }
-        let groups = self.own_groups(name).await?;
+        let groups = self.own_groups(name, now).await?;
         self.delete_groups(groups.iter()).await
     }
+}
+
+/// Returns the load balancer of a name.
+fn named<'a>(all: &'a [Element], name: &str) -> Option<&'a Element> {
+    all.iter().find(|one| one.get("LoadBalancerName") == name)
 }
 
 fn instance_ids(balancer: &Balancer) -> Result<Vec<String>, Error> {
@@ -240,13 +268,14 @@ pub fn with_tags(mut call: Call, tags: &[Pair]) -> Call {
     call
 }
 
-/// Returns the call with the attributes that differ from the described ones; none if all are the same.
-pub fn changed_attributes(mut call: Call, described: &Element, wanted: &[Pair]) -> Option<Call> {
-    let has = |pair: &&Pair| {
-        let mut present = described.all("Attributes/member");
-        present.any(|one| one.get("Key") == pair.key && one.get("Value") == pair.value)
-    };
-    let changed: Vec<&Pair> = wanted.iter().filter(|pair| !has(pair)).collect();
+/// Returns the attributes of an answer.
+pub fn attributes(described: &Element) -> Vec<Pair> {
+    pairs(described, "Attributes/member")
+}
+
+/// Returns the call with the attributes that differ from the present ones; none if all are the same.
+pub fn changed_attributes(mut call: Call, present: &[Pair], wanted: &[Pair]) -> Option<Call> {
+    let changed: Vec<&Pair> = wanted.iter().filter(|pair| !present.contains(pair)).collect();
     for (index, pair) in changed.iter().enumerate() {
         let name = format!("Attributes.member.{}", index + 1);
         call = call.with(format!("{name}.Key"), &pair.key).with(format!("{name}.Value"), &pair.value);
@@ -289,9 +318,9 @@ fn with_listener(call: Call, listener: &Listener, group: &str) -> Call {
 impl Balancers for Aws {
     fn balancer<'a>(&'a self, name: &'a str) -> Answer<'a, Option<BalancerStatus>> {
         Box::pin(async move {
-            let found = self.own_balancer(name).await?;
-            let status = |found: Element| BalancerStatus {
-                ingress: vec![Ingress::Hostname(found.get("DNSName").to_owned())],
+            let found = self.own_balancer(name, Instant::now()).await?;
+            let status = |found: Present| BalancerStatus {
+                ingress: vec![Ingress::Hostname(found.balancer.get("DNSName").to_owned())],
                 warnings: Vec::new(),
             };
             Ok(found.map(status))
@@ -300,10 +329,6 @@ impl Balancers for Aws {
 
     fn ensure_balancer<'a>(&'a self, wanted: &'a Balancer) -> Answer<'a, BalancerStatus> {
         Box::pin(self.ensure(wanted))
-    }
-
-    fn update_balancer<'a>(&'a self, wanted: &'a Balancer) -> Answer<'a, ()> {
-        Box::pin(self.update(wanted))
     }
 
     fn delete_balancer<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {

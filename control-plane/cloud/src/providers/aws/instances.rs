@@ -1,8 +1,12 @@
 //! The instances of EC2 behind the nodes.
 
-use corten_outbound::xml::Element;
+use std::collections::BTreeMap;
 
-use super::call::{Call, NEXT_TOKEN};
+use corten_aws::call::{Call, NEXT_TOKEN};
+use corten_outbound::xml::Element;
+use tokio::time::Instant;
+
+use super::super::batch::Fetched;
 use super::{Aws, NAME};
 use crate::provider::{Error, Instance, NodeAddress, NodeReference};
 
@@ -13,23 +17,48 @@ impl Aws {
     /// Returns the instance of a node: by its provider ID, else by its name, which is an instance ID or a private DNS
     /// name.
     pub(super) async fn instance_of(&self, node: &NodeReference) -> Result<Option<Instance>, Error> {
-        let call = Call::new("DescribeInstances");
-        let call = match node.provider_id.as_str() {
-            "" if node.name.starts_with("i-") => call.list("InstanceId", [node.name.as_str()]),
-            "" => call.filter("private-dns-name", [node.name.as_str()]).filter("instance-state-name", STATES),
-            id => call.list("InstanceId", [instance_id(id)?]),
+        let found = match node.provider_id.as_str() {
+            "" if node.name.starts_with("i-") => self.instance(&node.name).await?,
+            "" => self.named_instance(&node.name).await?,
+            id => self.instance(instance_id(id)?).await?,
         };
-        let found = match self.ec2.call(&call).await {
-            Ok(found) => found,
-            Err(refusal) if is_absent(&refusal.code) => return Ok(None),
-            Err(refusal) => return Err(refusal.into()),
-        };
-        let mut instances = found.all("reservationSet/item").flat_map(|one| one.all("instancesSet/item"));
-        let first = instances.find(|one| one.get("instanceState/name") != "terminated");
-        if instances.any(|one| one.get("instanceState/name") != "terminated") {
-            return Err(Error::Invalid(format!("several instances have the private DNS name {}", node.name)));
+        Ok(found.map(|one| self.instance_from(&one)))
+    }
+
+    async fn instance(&self, id: &str) -> Result<Option<Element>, Error> {
+        let found = self.shared.instances.get(id, |ids| Box::pin(self.by_id(ids))).await?;
+        Ok(found.filter(exists))
+    }
+
+    async fn by_id(&self, ids: Vec<String>) -> Fetched<Element> {
+        // A filter leaves out the instances that are gone, where a list of IDs would be refused.
+        let call = Call::new("DescribeInstances").filter("instance-id", ids);
+        let found = self.instances(&call).await?;
+        Ok(found.into_iter().map(|one| (one.get("instanceId").to_owned(), one)).collect())
+    }
+
+    async fn named_instance(&self, name: &str) -> Result<Option<Element>, Error> {
+        let found = self.shared.named_instances.get(name, |names| Box::pin(self.by_name(names))).await?;
+        let mut found = found.unwrap_or_default();
+        match found.len() {
+            0 | 1 => Ok(found.pop()),
+            _ => Err(Error::Invalid(format!("several instances have the private DNS name {name}"))),
         }
-        Ok(first.map(|one| self.instance_from(one)))
+    }
+
+    async fn by_name(&self, names: Vec<String>) -> Fetched<Vec<Element>> {
+        let call =
+            Call::new("DescribeInstances").filter("private-dns-name", names).filter("instance-state-name", STATES);
+        let mut all: BTreeMap<String, Vec<Element>> = BTreeMap::new();
+        for one in self.instances(&call).await?.into_iter().filter(exists) {
+            all.entry(one.get("privateDnsName").to_owned()).or_default().push(one);
+        }
+        Ok(all)
+    }
+
+    async fn instances(&self, call: &Call) -> Result<Vec<Element>, Error> {
+        let reservations = self.ec2.pages(call, "reservationSet/item", NEXT_TOKEN).await?;
+        Ok(reservations.iter().flat_map(|one| one.all("instancesSet/item")).cloned().collect())
     }
 
     fn instance_from(&self, element: &Element) -> Instance {
@@ -44,21 +73,17 @@ impl Aws {
         }
     }
 
-    /// Returns the instances of these IDs that exist.
-    pub(super) async fn described(&self, ids: &[String]) -> Result<Vec<Element>, Error> {
-        let mut all = Vec::new();
-        for chunk in ids.chunks(100) {
-            // A filter leaves out the instances that are gone, where a list of IDs would be refused.
-            let call = Call::new("DescribeInstances").filter("instance-id", chunk.iter().map(String::as_str));
-            let reservations = self.ec2.pages(&call, "reservationSet/item", NEXT_TOKEN).await?;
-            all.extend(reservations.iter().flat_map(|one| one.all("instancesSet/item")).cloned());
-        }
-        Ok(all)
+    /// Returns the instances of these IDs that exist, as they were at this moment or later.
+    pub(super) async fn described(&self, ids: &[String], since: Instant) -> Result<Vec<Element>, Error> {
+        let asked = ids.iter().map(|id| self.shared.instances.get_since(id, since, |ids| Box::pin(self.by_id(ids))));
+        let found = futures::future::try_join_all(asked).await?;
+        Ok(found.into_iter().flatten().collect())
     }
 }
 
-fn is_absent(code: &str) -> bool {
-    code == "InvalidInstanceID.NotFound" || code == "InvalidInstanceID.Malformed"
+/// Reports whether an instance that AWS still shows exists.
+fn exists(instance: &Element) -> bool {
+    instance.get("instanceState/name") != "terminated"
 }
 
 /// Returns the provider ID of an instance.

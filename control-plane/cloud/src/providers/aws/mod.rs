@@ -5,26 +5,28 @@
 //! their description, in groups with the tag; the latter are those of the route table with the tag.
 
 mod balancer;
-mod call;
-mod credentials;
 mod instances;
 mod options;
+mod recent;
 mod routes;
 mod rules;
 mod settings;
 mod subnets;
+mod tags;
 mod target_groups;
 mod wanted;
 
 use std::sync::Arc;
 
+use corten_aws::account::{EC2, ELB};
+use corten_aws::{Account, Api, Environment, Refusal};
 use corten_outbound::xml::Element;
 
-use self::call::Api;
-use self::credentials::Identity;
-use self::settings::{EC2, ELB, Settings};
+use self::recent::Recent;
+use self::settings::Settings;
 use super::Setup;
-use crate::provider::{Answer, Balancers, Instance, NodeReference, Provider, Routes};
+use super::batch::Batch;
+use crate::provider::{Answer, Balancers, Error, Instance, NodeReference, Provider, Routes};
 
 /// The scheme of provider IDs.
 const NAME: &str = "aws";
@@ -37,35 +39,94 @@ pub struct Aws {
     region: String,
     cluster: String,
     settings: Settings,
+    shared: Shared,
+    recent: Recent,
+}
+
+/// The questions that many Services and nodes ask at the same time.
+struct Shared {
+    /// All load balancers, by [`ALL`].
+    balancers: Batch<Arc<Vec<Element>>>,
+    /// All target groups, by [`ALL`].
+    groups: Batch<Arc<Vec<Element>>>,
+    /// The tags of objects of Elastic Load Balancing, by ARN.
+    tags: Batch<Element>,
+    /// Instances by ID.
+    instances: Batch<Element>,
+    /// Instances by private DNS name.
+    named_instances: Batch<Vec<Element>>,
+    /// The subnets of a VPC, by its ID.
+    subnets: Batch<Arc<Vec<Element>>>,
+    /// The security groups with the cluster's tag, by [`ALL`].
+    security_groups: Batch<Arc<Vec<Element>>>,
+    /// The route tables of the cluster, by [`ALL`].
+    route_tables: Batch<Arc<Vec<Element>>>,
+}
+
+/// The key of an answer that has all objects of a kind.
+const ALL: &str = "";
+/// The most objects whose tags one call returns.
+const MOST_TAGGED: usize = 20;
+/// The most values of a filter in one call.
+const MOST_FILTERED: usize = 200;
+
+impl Shared {
+    fn new() -> Shared {
+        Shared {
+            balancers: Batch::new(usize::MAX),
+            groups: Batch::new(usize::MAX),
+            tags: Batch::new(MOST_TAGGED),
+            instances: Batch::new(MOST_FILTERED),
+            named_instances: Batch::new(MOST_FILTERED),
+            subnets: Batch::new(1),
+            security_groups: Batch::new(usize::MAX),
+            route_tables: Batch::new(usize::MAX),
+        }
+    }
 }
 
 /// Opens the provider.
 pub async fn open(setup: &Setup) -> Result<Arc<dyn Provider>, String> {
-    let mut settings = Settings::parse(&setup.config)?;
-    let known = Some(std::mem::take(&mut settings.region)).filter(|region| !region.is_empty());
-    let known = known.or_else(|| (setup.variable)("AWS_REGION")).or_else(|| (setup.variable)("AWS_DEFAULT_REGION"));
-    let region = match known {
-        Some(region) => region,
-        None => settings::metadata(setup)?
-            .region()
-            .await
-            .map_err(|error| format!("no region: set AWS_REGION, or Region in the cloud configuration ({error})"))?,
-    };
-    let identity = Arc::new(Identity::new(settings::source(&settings, setup, &region)?));
-    let api = |service: settings::Service, version| {
-        let endpoint = settings.endpoint(service, setup, &region)?;
-        Ok::<Api, String>(Api {
-            endpoint,
-            service: service.name,
-            version,
-            region: region.clone(),
-            identity: Arc::clone(&identity),
-        })
-    };
-    let ec2 = api(EC2, "2016-11-15")?;
-    let elb = api(ELB, "2015-12-01")?;
-    let cluster = if settings.cluster.is_empty() { setup.cluster.clone() } else { settings.cluster.clone() };
-    Ok(Arc::new(Aws { ec2, elb, region, cluster, settings }))
+    let settings = Settings::parse(&setup.config)?;
+    let account = Account::open(&settings.preferences, environment(setup)).await?;
+    let ec2 = account.api(EC2)?;
+    let elb = account.api(ELB)?;
+    let region = account.region.clone();
+    let cluster = cluster(&settings, setup);
+    Ok(Arc::new(Aws { ec2, elb, region, cluster, settings, shared: Shared::new(), recent: Recent::default() }))
+}
+
+/// The values that the volumes of a cluster are made by.
+pub struct VolumeAccess {
+    pub ec2: Api,
+    pub region: String,
+    /// The name of the cluster in tags.
+    pub cluster: String,
+}
+
+/// Opens EC2 for the volumes of the cluster, with the settings of the provider.
+pub async fn volume_access(setup: &Setup) -> Result<VolumeAccess, String> {
+    let settings = Settings::parse(&setup.config)?;
+    let account = Account::open(&settings.preferences, environment(setup)).await?;
+    Ok(VolumeAccess { ec2: account.api(EC2)?, region: account.region.clone(), cluster: cluster(&settings, setup) })
+}
+
+fn environment(setup: &Setup) -> Environment<'_> {
+    Environment { variable: &*setup.variable, roots: &setup.roots }
+}
+
+fn cluster(settings: &Settings, setup: &Setup) -> String {
+    if settings.cluster.is_empty() { setup.cluster.clone() } else { settings.cluster.clone() }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Error {
+        match refusal.error {
+            corten_aws::Error::Denied(message) => Error::Denied(message),
+            corten_aws::Error::Throttled { message, after } => Error::Throttled { message, after },
+            corten_aws::Error::Unknown(message) | corten_aws::Error::Refused(message) => Error::Failed(message),
+        }
+    }
 }
 
 impl Aws {

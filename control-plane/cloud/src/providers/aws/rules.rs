@@ -4,13 +4,16 @@
 //! load balancer are found by their description, and no others are touched.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use corten_aws::call::{Call, NEXT_TOKEN};
 use corten_outbound::xml::Element;
+use tokio::time::Instant;
 
-use super::Aws;
-use super::call::{Call, NEXT_TOKEN};
+use super::super::batch::Fetched;
 use super::subnets::Subnet;
 use super::wanted::Wanted;
+use super::{ALL, Aws};
 use crate::provider::Error;
 
 /// The range of all clients.
@@ -63,11 +66,12 @@ impl Aws {
         balancer: &str,
         wanted: &BTreeSet<Rule>,
         instances: &[Element],
+        since: Instant,
     ) -> Result<(), Error> {
         if self.settings.leaves_security_groups {
             return Ok(());
         }
-        let groups = self.tagged_groups().await?;
+        let groups = self.tagged_groups(since).await?;
         let mut used = BTreeSet::new();
         for instance in instances {
             let of_instance = || instance.all("groupSet/item").map(|group| group.get("groupId"));
@@ -78,7 +82,7 @@ impl Aws {
             })?;
             used.insert(tagged);
         }
-        for group in &groups {
+        for group in groups.iter() {
             let id = group.get("groupId");
             let present = present(group, balancer);
             let wanted = if used.contains(id) { wanted.clone() } else { BTreeSet::new() };
@@ -89,45 +93,77 @@ impl Aws {
     }
 
     /// Takes all rules of a load balancer.
-    pub(super) async fn delete_rules(&self, balancer: &str) -> Result<(), Error> {
+    pub(super) async fn delete_rules(&self, balancer: &str, since: Instant) -> Result<(), Error> {
         if self.settings.leaves_security_groups {
             return Ok(());
         }
-        for group in self.tagged_groups().await? {
-            let present = present(&group, balancer);
+        for group in self.tagged_groups(since).await?.iter() {
+            let present = present(group, balancer);
             self.revoke(group.get("groupId"), balancer, present.iter()).await?;
         }
         Ok(())
     }
 
     /// Returns the security groups with the cluster's tag.
-    async fn tagged_groups(&self) -> Result<Vec<Element>, Error> {
+    async fn tagged_groups(&self, since: Instant) -> Result<Arc<Vec<Element>>, Error> {
+        let found = self.shared.security_groups.get_since(ALL, since, |_| Box::pin(self.fetch_groups())).await?;
+        Ok(found.unwrap_or_default())
+    }
+
+    async fn fetch_groups(&self) -> Fetched<Arc<Vec<Element>>> {
         let call = Call::new("DescribeSecurityGroups").filter("tag-key", [self.cluster_tag()]);
-        Ok(self.ec2.pages(&call, "securityGroupInfo/item", NEXT_TOKEN).await?)
+        let found = self.ec2.pages(&call, "securityGroupInfo/item", NEXT_TOKEN).await?;
+        Ok([(ALL.to_owned(), Arc::new(found))].into())
     }
 
-    /// Adds rules one by one: a rule that another Service has too is refused alone.
-    async fn authorize(&self, group: &str, balancer: &str, rules: impl Iterator<Item = &Rule>) -> Result<(), Error> {
+    async fn authorize<'a>(
+        &self,
+        group: &str,
+        balancer: &str,
+        rules: impl Iterator<Item = &'a Rule>,
+    ) -> Result<(), Error> {
+        let change = Change { action: "AuthorizeSecurityGroupIngress", is_done: "InvalidPermission.Duplicate" };
+        self.change_rules(&change, group, balancer, &rules.collect::<Vec<_>>()).await
+    }
+
+    async fn revoke<'a>(
+        &self,
+        group: &str,
+        balancer: &str,
+        rules: impl Iterator<Item = &'a Rule>,
+    ) -> Result<(), Error> {
+        let change = Change { action: "RevokeSecurityGroupIngress", is_done: "InvalidPermission.NotFound" };
+        self.change_rules(&change, group, balancer, &rules.collect::<Vec<_>>()).await
+    }
+
+    /// Changes rules in one call. If one of them is as it is wanted, because of another Service or an earlier call, AWS
+    /// refuses all; then they are changed one by one.
+    async fn change_rules(&self, change: &Change, group: &str, balancer: &str, rules: &[&Rule]) -> Result<(), Error> {
+        if rules.is_empty() {
+            return Ok(());
+        }
+        let all = with_rules(Call::new(change.action), group, balancer, rules);
+        match self.ec2.call(&all).await {
+            Ok(_) => return Ok(()),
+            Err(refusal) if refusal.code != change.is_done => return Err(refusal.into()),
+            Err(_) if rules.len() == 1 => return Ok(()),
+            Err(_) => {}
+        }
         for rule in rules {
-            let call = with_rule(Call::new("AuthorizeSecurityGroupIngress"), group, balancer, rule);
+            let call = with_rules(Call::new(change.action), group, balancer, &[rule]);
             match self.ec2.call(&call).await {
-                Err(refusal) if refusal.code != "InvalidPermission.Duplicate" => return Err(refusal.into()),
+                Err(refusal) if refusal.code != change.is_done => return Err(refusal.into()),
                 _ => {}
             }
         }
         Ok(())
     }
+}
 
-    async fn revoke(&self, group: &str, balancer: &str, rules: impl Iterator<Item = &Rule>) -> Result<(), Error> {
-        for rule in rules {
-            let call = with_rule(Call::new("RevokeSecurityGroupIngress"), group, balancer, rule);
-            match self.ec2.call(&call).await {
-                Err(refusal) if refusal.code != "InvalidPermission.NotFound" => return Err(refusal.into()),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
+/// A change of rules, and the code with which AWS refuses one that is done.
+struct Change {
+    action: &'static str,
+    is_done: &'static str,
 }
 
 /// Returns the rules of a group that have the description of a load balancer.
@@ -150,16 +186,20 @@ fn present(group: &Element, balancer: &str) -> BTreeSet<Rule> {
     rules
 }
 
-fn with_rule(call: Call, group: &str, balancer: &str, rule: &Rule) -> Call {
-    let range = match rule.cidr.contains(':') {
-        true => ["IpPermissions.1.Ipv6Ranges.1.CidrIpv6", "IpPermissions.1.Ipv6Ranges.1.Description"],
-        false => ["IpPermissions.1.IpRanges.1.CidrIp", "IpPermissions.1.IpRanges.1.Description"],
-    };
-    let [cidr_name, description_name] = range;
-    call.with("GroupId", group)
-        .with("IpPermissions.1.IpProtocol", rule.protocol)
-        .with("IpPermissions.1.FromPort", rule.port.to_string())
-        .with("IpPermissions.1.ToPort", rule.port.to_string())
-        .with(cidr_name, rule.cidr.clone())
-        .with(description_name, description(balancer))
+fn with_rules(call: Call, group: &str, balancer: &str, rules: &[&Rule]) -> Call {
+    let mut call = call.with("GroupId", group);
+    for (index, rule) in rules.iter().enumerate() {
+        let permission = format!("IpPermissions.{}", index + 1);
+        let [ranges, cidr] = match rule.cidr.contains(':') {
+            true => ["Ipv6Ranges.1", "CidrIpv6"],
+            false => ["IpRanges.1", "CidrIp"],
+        };
+        call = call
+            .with(format!("{permission}.IpProtocol"), rule.protocol)
+            .with(format!("{permission}.FromPort"), rule.port.to_string())
+            .with(format!("{permission}.ToPort"), rule.port.to_string())
+            .with(format!("{permission}.{ranges}.{cidr}"), rule.cidr.clone())
+            .with(format!("{permission}.{ranges}.Description"), description(balancer));
+    }
+    call
 }

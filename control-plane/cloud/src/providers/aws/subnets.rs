@@ -1,10 +1,13 @@
 //! The subnets of a load balancer: those that its Service names, or those with the cluster's tags, one in each zone.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use corten_aws::call::{Call, NEXT_TOKEN};
 use corten_outbound::xml::Element;
+use tokio::time::Instant;
 
-use super::call::{Call, NEXT_TOKEN};
+use super::super::batch::Fetched;
 use super::options::Options;
 use super::{Aws, tag};
 use crate::provider::Error;
@@ -18,9 +21,9 @@ pub struct Subnet {
 
 impl Aws {
     /// Returns the subnets of a load balancer in a VPC.
-    pub(super) async fn subnets(&self, vpc: &str, options: &Options) -> Result<Vec<Subnet>, Error> {
-        let call = Call::new("DescribeSubnets").filter("vpc-id", [vpc]);
-        let all = self.ec2.pages(&call, "subnetSet/item", NEXT_TOKEN).await?;
+    pub(super) async fn subnets(&self, vpc: &str, options: &Options, since: Instant) -> Result<Vec<Subnet>, Error> {
+        let all = self.shared.subnets.get_since(vpc, since, |vpcs| Box::pin(self.subnets_of(vpcs))).await?;
+        let all = all.unwrap_or_default();
         let chosen = match options.subnets.as_slice() {
             [] => discovered(&all, &self.cluster_tag(), options.is_internal),
             names => named(&all, names, vpc)?,
@@ -37,6 +40,16 @@ impl Aws {
             )));
         }
         Ok(chosen)
+    }
+
+    async fn subnets_of(&self, vpcs: Vec<String>) -> Fetched<Arc<Vec<Element>>> {
+        let mut all = BTreeMap::new();
+        for vpc in vpcs {
+            let call = Call::new("DescribeSubnets").filter("vpc-id", [vpc.as_str()]);
+            let found = self.ec2.pages(&call, "subnetSet/item", NEXT_TOKEN).await?;
+            all.insert(vpc, Arc::new(found));
+        }
+        Ok(all)
     }
 }
 

@@ -1,56 +1,82 @@
 //! The target groups of a load balancer: created, changed, filled with the nodes, and deleted.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use corten_aws::call::{Call, MARKER};
 use corten_outbound::xml::Element;
+use tokio::time::Instant;
 
-use super::balancer::{MOST_TARGETS, with_tags};
-use super::call::{Call, MARKER};
+use super::super::batch::Fetched;
+use super::balancer::{MOST_TARGETS, attributes, changed_attributes, with_tags};
 use super::options::Pair;
-use super::wanted::{Group, group_prefix};
-use super::{Aws, instances};
+use super::tags::Listed;
+use super::wanted::{Group, default_attributes, group_prefix};
+use super::{ALL, Aws, instances};
 use crate::provider::{BalancerNode, Error};
+
+/// The common parts of a load balancer's target groups.
+pub struct Made<'a> {
+    pub vpc: &'a str,
+    pub tags: &'a [Pair],
+    pub nodes: &'a [BalancerNode],
+}
 
 impl Aws {
     /// Returns the target groups of a load balancer that have the cluster's tag, also those of no listener.
-    pub(super) async fn own_groups(&self, balancer: &str) -> Result<Vec<Element>, Error> {
+    pub(super) async fn own_groups(&self, balancer: &str, since: Instant) -> Result<Vec<Element>, Error> {
         let prefix = group_prefix(&self.cluster, balancer);
-        let all = self.elb.pages(&Call::new("DescribeTargetGroups"), "TargetGroups/member", MARKER).await?;
+        let all = self.shared.groups.get_since(ALL, since, |_| Box::pin(self.all_groups())).await?.unwrap_or_default();
         let named: Vec<Element> =
-            all.into_iter().filter(|group| group.get("TargetGroupName").starts_with(&prefix)).collect();
+            all.iter().filter(|group| group.get("TargetGroupName").starts_with(&prefix)).cloned().collect();
         let arns: Vec<&str> = named.iter().map(|group| group.get("TargetGroupArn")).collect();
-        let ours = self.owned(&arns).await?;
+        let ours = self.owned(&arns, &Listed::groups(&all), since).await?;
         Ok(named.into_iter().filter(|group| ours.contains(group.get("TargetGroupArn"))).collect())
     }
 
-    /// Makes a target group, or changes it to the wanted one; returns its ARN.
+    async fn all_groups(&self) -> Fetched<Arc<Vec<Element>>> {
+        let found = self.elb.pages(&Call::new("DescribeTargetGroups"), "TargetGroups/member", MARKER).await?;
+        Ok([(ALL.to_owned(), Arc::new(found))].into())
+    }
+
+    /// Makes a target group, or changes it to the wanted one, and gives it its targets; returns its ARN.
     pub(super) async fn ensure_group(
         &self,
         wanted: &Group,
         present: &[Element],
-        vpc: &str,
-        tags: &[Pair],
+        balancer: &Made<'_>,
     ) -> Result<String, Error> {
         let found = present.iter().find(|group| group.get("TargetGroupName") == wanted.name);
-        let arn = match found {
-            Some(group) => {
-                let arn = group.get("TargetGroupArn").to_owned();
-                let has = |pair: &Pair| group.get(&pair.key.replace('.', "/")) == pair.value;
-                if !wanted.health.parameters.iter().all(has) {
-                    let call = Call::new("ModifyTargetGroup").with("TargetGroupArn", &arn);
-                    self.elb.call(&with_health(call, wanted)).await?;
-                }
-                arn
-            }
-            None => self.create_group(wanted, vpc, tags).await?,
+        let Some(group) = found else {
+            let arn = self.create_group(wanted, balancer.vpc, balancer.tags).await?;
+            self.change_attributes(&arn, wanted, Vec::new()).await?;
+            self.change_targets(&arn, wanted, balancer.nodes, &BTreeSet::new()).await?;
+            return Ok(arn);
         };
+        let arn = group.get("TargetGroupArn").to_owned();
+        let has = |pair: &Pair| group.get(&pair.key.replace('.', "/")) == pair.value;
+        if !wanted.health.parameters.iter().all(has) {
+            let call = Call::new("ModifyTargetGroup").with("TargetGroupArn", &arn);
+            self.elb.call(&with_health(call, wanted)).await?;
+        }
         let described = Call::new("DescribeTargetGroupAttributes").with("TargetGroupArn", &arn);
-        let described = self.elb.call(&described).await?;
-        let change = Call::new("ModifyTargetGroupAttributes").with("TargetGroupArn", &arn);
-        if let Some(change) = super::balancer::changed_attributes(change, &described, &wanted.attributes) {
+        let described = attributes(&self.elb.call(&described).await?);
+        self.change_attributes(&arn, wanted, described).await?;
+        self.change_targets(&arn, wanted, balancer.nodes, &self.registered(&arn).await?).await?;
+        Ok(arn)
+    }
+
+    async fn change_attributes(&self, arn: &str, wanted: &Group, mut present: Vec<Pair>) -> Result<(), Error> {
+        for default in default_attributes() {
+            if !present.iter().any(|pair| pair.key == default.key) {
+                present.push(default);
+            }
+        }
+        let change = Call::new("ModifyTargetGroupAttributes").with("TargetGroupArn", arn);
+        if let Some(change) = changed_attributes(change, &present, &wanted.attributes) {
             self.elb.call(&change).await?;
         }
-        Ok(arn)
+        Ok(())
     }
 
     async fn create_group(&self, wanted: &Group, vpc: &str, tags: &[Pair]) -> Result<String, Error> {
@@ -65,22 +91,26 @@ impl Aws {
         if arn.is_empty() { Err(Error::Failed("AWS gave no ARN for a target group".to_owned())) } else { Ok(arn) }
     }
 
-    /// Registers the nodes with a target group, and deregisters others.
-    pub(super) async fn ensure_targets(
-        &self,
-        arn: &str,
-        target_type: &str,
-        node_port: u16,
-        nodes: &[BalancerNode],
-    ) -> Result<(), Error> {
-        let wanted = targets(nodes, target_type)?;
+    /// Returns the targets of a target group.
+    async fn registered(&self, arn: &str) -> Result<BTreeSet<String>, Error> {
         let health = self.elb.call(&Call::new("DescribeTargetHealth").with("TargetGroupArn", arn)).await?;
-        let present: BTreeSet<String> = health
+        let present = health
             .all("TargetHealthDescriptions/member")
             .filter(|one| one.get("TargetHealth/State") != "draining")
-            .map(|one| one.get("Target/Id").to_owned())
-            .collect();
-        let missing: Vec<&String> = wanted.difference(&present).collect();
+            .map(|one| one.get("Target/Id").to_owned());
+        Ok(present.collect())
+    }
+
+    /// Registers the nodes with a target group, and deregisters others.
+    async fn change_targets(
+        &self,
+        arn: &str,
+        group: &Group,
+        nodes: &[BalancerNode],
+        present: &BTreeSet<String>,
+    ) -> Result<(), Error> {
+        let wanted = targets(nodes, group.target_type)?;
+        let missing: Vec<&String> = wanted.difference(present).collect();
         let surplus: Vec<&String> = present.difference(&wanted).collect();
         for (action, ids) in [("RegisterTargets", missing), ("DeregisterTargets", surplus)] {
             for chunk in ids.chunks(MOST_TARGETS) {
@@ -88,7 +118,7 @@ impl Aws {
                 for (index, id) in chunk.iter().enumerate() {
                     let target = format!("Targets.member.{}", index + 1);
                     call = call.with(format!("{target}.Id"), id.as_str());
-                    call = call.with(format!("{target}.Port"), node_port.to_string());
+                    call = call.with(format!("{target}.Port"), group.node_port.to_string());
                 }
                 self.elb.call(&call).await?;
             }

@@ -150,9 +150,16 @@ fn health(balancer: &Balancer, options: &Options, protocol: &str) -> Health {
     Health { parameters }
 }
 
+/// The attribute of target groups whose packets begin with the PROXY protocol.
+const PROXY_PROTOCOL: &str = "proxy_protocol_v2.enabled";
+
+/// Returns the attributes of a target group that no call has set.
+pub fn default_attributes() -> [Pair; 1] {
+    [Pair { key: PROXY_PROTOCOL.to_owned(), value: "false".to_owned() }]
+}
+
 fn attributes(options: &Options) -> Vec<Pair> {
-    let key = "proxy_protocol_v2.enabled".to_owned();
-    let own = Pair { key, value: options.has_proxy_protocol.to_string() };
+    let own = Pair { key: PROXY_PROTOCOL.to_owned(), value: options.has_proxy_protocol.to_string() };
     let given = options.target_attributes.iter().filter(|pair| pair.key != own.key).cloned();
     std::iter::once(own.clone()).chain(given).collect()
 }

@@ -185,10 +185,6 @@ impl Balancers for Hetzner {
         Box::pin(self.ensure(wanted))
     }
 
-    fn update_balancer<'a>(&'a self, wanted: &'a Balancer) -> Answer<'a, ()> {
-        Box::pin(async move { self.ensure(wanted).await.map(drop) })
-    }
-
     fn delete_balancer<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
         Box::pin(self.delete_one(name))
     }

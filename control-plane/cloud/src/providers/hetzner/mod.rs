@@ -11,8 +11,10 @@ mod servers;
 use std::sync::Arc;
 
 use corten_outbound::https::Endpoint;
+use serde_json::Value;
 
 use self::api::Api;
+use super::batch::Batch;
 use super::{Setup, ini};
 use crate::provider::{Answer, Balancers, Instance, NodeReference, Provider, Routes};
 
@@ -27,6 +29,8 @@ pub struct Hetzner {
     network: String,
     /// The location of load balancers without an annotation.
     location: String,
+    /// Servers by ID and by name.
+    servers: Batch<Value>,
 }
 
 /// Opens the provider.
@@ -54,7 +58,7 @@ pub async fn open(setup: &Setup) -> Result<Arc<dyn Provider>, String> {
         return Err(format!("the cluster's name {:?} cannot be a label at Hetzner Cloud", setup.cluster));
     }
     let api = Api { endpoint: Endpoint::new(&url, &setup.roots)?, token };
-    Ok(Arc::new(Hetzner { api, cluster: setup.cluster.clone(), network, location }))
+    Ok(Arc::new(Hetzner { api, cluster: setup.cluster.clone(), network, location, servers: Batch::new(usize::MAX) }))
 }
 
 impl Provider for Hetzner {

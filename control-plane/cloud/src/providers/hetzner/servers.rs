@@ -1,31 +1,61 @@
 //! The servers behind the nodes.
 
+use std::collections::BTreeMap;
+
 use corten_outbound::sign::encode;
 use serde_json::Value;
 
+use super::super::batch::Fetched;
 use super::Hetzner;
 use crate::provider::{Error, Instance, NodeAddress, NodeReference};
 
+/// The prefix of keys that are names; the others are IDs.
+const NAMED: &str = "name/";
 /// The scheme of provider IDs, as Hetzner's own controller writes them.
 const SCHEME: &str = "hcloud://";
 
 impl Hetzner {
     /// Returns the server of a node, by its provider ID or its name.
     pub(super) async fn server_of(&self, node: &NodeReference) -> Result<Option<Instance>, Error> {
-        let server = match node.provider_id.as_str() {
-            "" => {
-                let name = encode(&node.name, false);
-                self.api.list(&format!("/servers?name={name}"), "servers").await?.into_iter().next()
-            }
-            id => match self.api.get(&format!("/servers/{}", server_id(id)?)).await {
-                Ok(answer) => Some(answer["server"].clone()),
-                Err(refusal) if refusal.code == "not_found" => None,
-                Err(refusal) => return Err(refusal.into()),
-            },
+        let key = match node.provider_id.as_str() {
+            "" => name_key(&node.name),
+            id => server_id(id)?.to_string(),
         };
+        let server = self.servers.get(&key, |keys| Box::pin(self.fetch_servers(keys))).await?;
         let network = self.network_id().await?;
         Ok(server.map(|server| instance(&server, network)))
     }
+
+    /// Returns one server by its own path, and several by the list of all.
+    async fn fetch_servers(&self, keys: Vec<String>) -> Fetched<Value> {
+        let servers = match keys.as_slice() {
+            [key] => self.fetch_server(key).await?.into_iter().collect(),
+            _ => self.api.list("/servers?sort=id", "servers").await?,
+        };
+        let mut all = BTreeMap::new();
+        for server in servers {
+            all.insert(name_key(server["name"].as_str().unwrap_or_default()), server.clone());
+            all.insert(server["id"].to_string(), server);
+        }
+        Ok(all)
+    }
+
+    async fn fetch_server(&self, key: &str) -> Result<Option<Value>, Error> {
+        if let Some(name) = key.strip_prefix(NAMED) {
+            let path = format!("/servers?name={}", encode(name, false));
+            return Ok(self.api.list(&path, "servers").await?.into_iter().next());
+        }
+        match self.api.get(&format!("/servers/{key}")).await {
+            Ok(answer) => Ok(Some(answer["server"].clone())),
+            Err(refusal) if refusal.code == "not_found" => Ok(None),
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+}
+
+/// Returns the key of a server that is known by its name.
+fn name_key(name: &str) -> String {
+    format!("{NAMED}{name}")
 }
 
 /// Returns the provider ID of a server.

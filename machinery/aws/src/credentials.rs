@@ -14,8 +14,8 @@ use http_body_util::Full;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::call::form_request;
-use crate::provider::Error;
+use crate::error::Error;
+use crate::form::form_request;
 
 /// The time before the expiry at which credentials are renewed.
 const EARLY: SignedDuration = SignedDuration::from_mins(5);
@@ -161,7 +161,7 @@ impl Metadata {
     }
 
     /// Reads a path with a fresh session token.
-    async fn get(&self, path: &str) -> Result<String, String> {
+    pub async fn get(&self, path: &str) -> Result<String, String> {
         let session = http::Request::put("/latest/api/token").header("x-aws-ec2-metadata-token-ttl-seconds", "60");
         let token = self.send(session).await?;
         self.send(http::Request::get(path).header("x-aws-ec2-metadata-token", token.trim())).await

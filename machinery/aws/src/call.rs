@@ -1,4 +1,4 @@
-//! One call of a Query API of AWS: a signed form, an XML document as its answer.
+//! One call of a Query API: a signed form, an XML document as its answer.
 //!
 //! Calls are tried again with back-off after throttling, and after failures of the connection or the server where a
 //! repeated call is harmless. A call that creates is repeated only if AWS refused it: the next reconcile finds what an
@@ -13,8 +13,9 @@ use corten_outbound::sign::{self, Unsigned};
 use corten_outbound::xml::{self, Element};
 use http_body_util::Full;
 
-use super::credentials::Identity;
-use crate::provider::Error;
+use crate::credentials::Identity;
+use crate::error::Error;
+use crate::form::form_request;
 
 /// The time within which the head of an answer comes.
 const ANSWER: Duration = Duration::from_secs(60);
@@ -50,17 +51,11 @@ struct Parameter {
 }
 
 /// A call that AWS refused, or that did not reach it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Refusal {
     /// The code of AWS's error; empty if there was no answer.
     pub code: String,
     pub error: Error,
-}
-
-impl From<Refusal> for Error {
-    fn from(refusal: Refusal) -> Error {
-        refusal.error
-    }
 }
 
 impl Call {
@@ -148,14 +143,14 @@ impl Api {
                 return Ok(all);
             }
         }
-        let error = Error::Failed(format!("{} has more than {MOST_PAGES} pages", call.action));
+        let error = Error::Refused(format!("{} has more than {MOST_PAGES} pages", call.action));
         Err(Refusal { code: String::new(), error })
     }
 
     async fn send(&self, call: &Call) -> Result<Element, Attempt> {
         let place = format!("{} {}", self.service, call.action);
         let lost = |reason: String| Attempt {
-            refusal: Refusal { code: String::new(), error: Error::Failed(format!("{place}: {reason}")) },
+            refusal: Refusal { code: String::new(), error: Error::Unknown(format!("{place}: {reason}")) },
             is_throttled: false,
             is_transient: true,
         };
@@ -184,7 +179,8 @@ impl Api {
         let error = match () {
             () if is_throttled => Error::Throttled { message, after },
             () if is_denial(&code) => Error::Denied(message),
-            () => Error::Failed(message),
+            () if status.is_server_error() => Error::Unknown(message),
+            () => Error::Refused(message),
         };
         Err(Attempt { refusal: Refusal { code, error }, is_throttled, is_transient: status.is_server_error() })
     }
@@ -207,15 +203,8 @@ impl Api {
         for (name, value) in sign::sign(&unsigned, &credentials).headers {
             request = request.header(name, value);
         }
-        request.body(Full::new(body.into())).map_err(|error| Error::Failed(error.to_string()))
+        request.body(Full::new(body.into())).map_err(|error| Error::Refused(error.to_string()))
     }
-}
-
-/// Returns the head of a request with a form.
-pub fn form_request(path: &str, host: &str) -> http::request::Builder {
-    http::Request::post(path)
-        .header("host", host)
-        .header("content-type", "application/x-www-form-urlencoded; charset=utf-8")
 }
 
 /// The names by which a list is continued.
