@@ -65,7 +65,7 @@ pub use measured::Measured;
 pub use metrics::FAMILIES as METRICS;
 pub use runtime::Clients;
 pub use snapshots::ACCOUNT as SNAPSHOT_ACCOUNT;
-pub use volume_backups::ACCOUNT as VOLUME_BACKUP_ACCOUNT;
+pub use volume_backups::{ACCOUNT as VOLUME_BACKUP_ACCOUNT, REPLICA_ACCOUNT as VOLUME_REPLICA_ACCOUNT};
 pub use volume_binding::{Recycler, Recyclers};
 
 use certificates::{CertificateController, Signers};

@@ -74,6 +74,8 @@ families! {
         "Claims that were created for ephemeral volumes.";
     EPHEMERAL_CLAIM_FAILURES = Counter "ephemeral_volume_controller_create_failures_total" [],
         "Claims that could not be created for ephemeral volumes.";
+    REPLICA_AGE = Gauge "corten_volume_replica_age_seconds" ["persistentvolume"],
+        "Age in seconds of the copy of a volume on another node; -1 without a whole copy.";
     VOLUMES = Gauge "pv_collector_total_pv_count" ["plugin_name", "volume_mode"], "Number of PersistentVolumes.";
     VOLUMES_BOUND = Gauge "pv_collector_bound_pv_count" ["storage_class"], "PersistentVolumes that are bound.";
     VOLUMES_UNBOUND = Gauge "pv_collector_unbound_pv_count" ["storage_class"], "PersistentVolumes that are not.";

@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use corten_api::k8s_openapi::api::core::v1::ResourceQuota;
-use corten_api::quota::{ResourceList, changes_scope, concerns, in_use, resource_list, usage};
+use corten_api::quota::{
+    Counted, ExtendedResources, ResourceList, changes_scope, concerns, extended_resources, in_use, resource_list, usage,
+};
 use corten_client::{Cache, Caches, Change, Client, Error, Resource, WorkQueue};
 use corten_meta::{Key, Object, Value};
 use serde_json::json;
@@ -61,7 +63,9 @@ impl ResourceQuotaController {
         let value = quota.value();
         let limits = hard(&value);
         let content = monitors.in_namespace(&key.namespace, |of| concerns(&limits, &of.group, &of.plural));
-        let Some(updated) = with_status(value, &content) else { return Ok(()) };
+        let classes = monitors.of_cluster("resource.k8s.io", "deviceclasses");
+        let extended = extended_resources(classes.iter().map(|class| class.value()));
+        let Some(updated) = with_status(value, &extended, &content) else { return Ok(()) };
         match self.client.dynamic(&Resource::of::<ResourceQuota>()).update_status(&updated).await {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
@@ -87,11 +91,16 @@ fn changes_usage(group: &str, plural: &str, change: &Change) -> bool {
 }
 
 /// Returns the quota with its usage computed from the content; none if its status is up to date.
-fn with_status(mut quota: Value, content: &[(Resource, Vec<Arc<Object>>)]) -> Option<Value> {
-    let objects = content
-        .iter()
-        .flat_map(|(of, objects)| objects.iter().map(|object| (of.group.as_str(), of.plural.as_str(), object.value())));
-    let used = in_use(&quota, objects);
+fn with_status(
+    mut quota: Value,
+    extended: &ExtendedResources,
+    content: &[(Resource, Vec<Arc<Object>>)],
+) -> Option<Value> {
+    let mut objects = Vec::new();
+    for (Resource { group, plural, .. }, listed) in content {
+        objects.extend(listed.iter().map(|object| Counted { group, plural, object: object.value() }));
+    }
+    let used = in_use(&quota, extended, &objects);
     let reported = |pointer: &str| resource_list(quota.pointer(pointer));
     if reported("/status/hard") == hard(&quota) && reported("/status/used") == used && !quota["status"].is_null() {
         return None;
@@ -106,6 +115,8 @@ fn with_status(mut quota: Value, content: &[(Resource, Vec<Arc<Object>>)]) -> Op
 mod tests {
     use super::*;
     use testkit_fixture as fixture;
+
+    const NONE: ExtendedResources = ExtendedResources::new();
 
     fn object(line: &str) -> Arc<Object> {
         Arc::new(Object::from_value(&fixture::object(line), 1).unwrap())
@@ -123,13 +134,16 @@ mod tests {
             pods(&["pod a".to_owned(), "pod b Succeeded".to_owned()]),
             (widgets, vec![object("example.com/v1/Widget w")]),
         ];
-        let with_use = with_status(quota, &content).unwrap();
+        let with_use = with_status(quota, &NONE, &content).unwrap();
         assert_eq!(with_use["status"]["used"], json!({"pods": "1", "count/widgets.example.com": "1"}));
         assert_eq!(with_use["status"]["hard"], with_use["spec"]["hard"]);
-        assert_eq!(with_status(with_use.clone(), &content), None, "the same use is no news");
+        assert_eq!(with_status(with_use.clone(), &NONE, &content), None, "the same use is no news");
         let reversed: Vec<_> = content.iter().rev().cloned().collect();
-        assert_eq!(with_status(with_use.clone(), &reversed), None, "the order of lists does not matter");
-        assert_eq!(with_status(with_use, &content[..1]).unwrap()["status"]["used"]["count/widgets.example.com"], "0");
+        assert_eq!(with_status(with_use.clone(), &NONE, &reversed), None, "the order of lists does not matter");
+        assert_eq!(
+            with_status(with_use, &NONE, &content[..1]).unwrap()["status"]["used"]["count/widgets.example.com"],
+            "0"
+        );
     }
 
     #[test]
@@ -161,11 +175,11 @@ mod tests {
             let lines: Vec<String> = phases.iter().enumerate().map(line).collect();
             let mut others = lines.clone();
             others.rotate_left(turned % lines.len().max(1));
-            let with_use = with_status(quota.clone(), &[pods(&lines)]).unwrap();
-            proptest::prop_assert_eq!(with_status(quota, &[pods(&others)]), Some(with_use.clone()));
+            let with_use = with_status(quota.clone(), &NONE, &[pods(&lines)]).unwrap();
+            proptest::prop_assert_eq!(with_status(quota, &NONE, &[pods(&others)]), Some(with_use.clone()));
             let alive = phases.iter().filter(|phase| **phase < 2).count();
             proptest::prop_assert_eq!(&with_use["status"]["used"]["pods"], &json!(alive.to_string()));
-            proptest::prop_assert_eq!(with_status(with_use, &[pods(&others)]), None);
+            proptest::prop_assert_eq!(with_status(with_use, &NONE, &[pods(&others)]), None);
         }
     }
 }

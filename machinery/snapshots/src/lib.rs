@@ -1,6 +1,6 @@
 //! The kinds of volume snapshots (`snapshot.storage.k8s.io`) and of snapshots of volume groups
-//! (`groupsnapshot.storage.k8s.io`), and of volume backups (`storage.corten.dev`): structs, the names that components
-//! share, and CustomResourceDefinitions.
+//! (`groupsnapshot.storage.k8s.io`), and of volume backups and replicas (`storage.corten.dev`): structs, the names that
+//! components share, and CustomResourceDefinitions.
 //!
 //! They are custom resources. The snapshot controller and the loops of a storage driver read them through these structs,
 //! which hold only the fields that they use: an object is changed by patches, so that fields of newer versions stay.
@@ -11,6 +11,7 @@ mod content;
 mod group;
 mod kind;
 pub mod names;
+mod replica;
 mod snapshot;
 
 use corten_crds::Table;
@@ -29,6 +30,10 @@ pub use group::{
     SnapshotInfo, VolumeGroupSnapshot, VolumeGroupSnapshotContent,
 };
 pub use kind::{Reference, StatusError};
+pub use replica::{
+    INTERVAL_ATTRIBUTE, LABEL_FORMER, LABEL_PRIMARY, PROMOTE_REQUEST, PrimaryStatus, REPLICA_FINALIZER, REPLICA_LABEL,
+    REPLICAS_ATTRIBUTE, ReplicaSpec, ReplicaStatus, SYNCED, StandbyStatus, VolumeReplica,
+};
 pub use snapshot::{SnapshotSource, SnapshotSpec, SnapshotStatus, VolumeSnapshot};
 
 const BACKUP_TABLE: &str = include_str!("../schema/backups.tbl");
@@ -46,7 +51,7 @@ pub fn definitions() -> Vec<Value> {
     Table::parse(TABLE).definitions()
 }
 
-/// Returns the CustomResourceDefinitions of volume backups.
+/// Returns the CustomResourceDefinitions of volume backups and of volume replicas.
 pub fn backup_definitions() -> Vec<Value> {
     Table::parse(BACKUP_TABLE).definitions()
 }

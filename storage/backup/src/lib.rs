@@ -35,7 +35,7 @@ pub use corten_backup::Secret;
 pub use corten_backup::s3;
 pub use directory::Directory;
 pub use error::{Error, Result};
-pub use image::CHUNK_BYTES;
+pub use image::{CHUNK_BYTES, chunk_count, read_chunk, write_chunk};
 pub use manifest::{Header, Manifest, is_backup_id};
 pub use objects::Objects;
 pub use repository::{Repository, Sent};

@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use crate::secrets;
-use crate::snapshot::{is_here, nanoseconds};
+use crate::snapshot::{adopt, is_here, is_managed, nanoseconds};
 use crate::worker::{Loop, Next, Watch};
 use crate::world::{World, annotation, has_finalizer, is_deleted};
 
@@ -96,8 +96,11 @@ impl GroupSnapshotter {
 
     async fn sync(&self, key: &Key) -> Next {
         let Some(content) = self.world.get::<VolumeGroupSnapshotContent>("", &key.name) else { return Next::Done };
-        if content.spec.driver != self.world.driver.name || !is_here(&self.world, &content) {
+        if content.spec.driver != self.world.driver.name {
             return Next::Done;
+        }
+        if !is_here(&self.world, &content) {
+            return self.adopt(&content).await;
         }
         match decide(&content) {
             Decision::Keep => Next::Done,
@@ -108,6 +111,18 @@ impl GroupSnapshotter {
                 Next::from(self.world.finalizer(&content, GROUP_CONTENT_FINALIZER, false).await.map(drop))
             }
         }
+    }
+
+    /// Takes a content of existing snapshots, if this node has them.
+    async fn adopt(&self, content: &VolumeGroupSnapshotContent) -> Next {
+        let handles = content.spec.source.group_snapshot_handles.clone().filter(|_| !is_managed(content));
+        let Some(handles) = handles else { return Next::Done };
+        let request = csi::GetVolumeGroupSnapshotRequest {
+            group_snapshot_id: handles.volume_group_snapshot_handle,
+            snapshot_ids: handles.volume_snapshot_handles,
+            secrets: HashMap::new(),
+        };
+        adopt(&self.world, content, self.world.driver.group_snapshot(request).await.map(drop)).await
     }
 
     async fn create(&self, content: &VolumeGroupSnapshotContent, volumes: Vec<String>) -> Next {

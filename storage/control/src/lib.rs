@@ -4,7 +4,7 @@
 //! [`run`] asks the driver for its capabilities and runs the loops that they call for: [`provision`] and [`reclaim`],
 //! [`attach`], [`resize`] and [`modify`], [`snapshot`] and [`group_snapshot`], [`capacity`]. Each loop decides by pure
 //! functions, and calls the driver in one place. A driver in this process gives its [`VolumeData`], and its volumes are
-//! backed up and restored ([`backup`]).
+//! backed up and restored ([`backup`]), and have copies on other nodes ([`replica`]).
 //!
 //! Invariants: every call of the driver has a deadline. A call whose outcome is not known is repeated with the same
 //! arguments until it is, so that nothing is left behind on the storage system. Messages of the driver are shortened
@@ -14,10 +14,12 @@ mod attach;
 mod backup;
 mod capacity;
 mod driver;
+pub mod fuzz;
 mod group_snapshot;
 mod modify;
 mod provision;
 mod reclaim;
+mod replica;
 mod resize;
 mod secrets;
 mod snapshot;
@@ -34,12 +36,14 @@ use std::time::Duration;
 use corten_client::{Client, LeaderConfig, LeaderElector};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
 
 use driver::Driver;
 use worker::Loop;
 use world::World;
 
 pub use backup::{Filling, Image, VolumeData};
+pub use replica::{Holding, Increment, Local, Part, PeerIdentity, Peers, Receiving, ReplicaData, holder};
 
 /// The pause before a driver that does not answer is asked again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -68,8 +72,13 @@ pub struct Options {
     pub capacity_poll: Duration,
     /// The file system of volumes whose class names none.
     pub default_fs_type: String,
+    /// Whether the driver learns the names of claims, volumes and snapshots by parameters, as by `--extra-create-metadata`
+    /// of upstream's sidecars.
+    pub extra_create_metadata: bool,
     /// The data of the driver's volumes, by which they are backed up and restored; none of a driver elsewhere.
     pub data: Option<Arc<dyn VolumeData>>,
+    /// The driver's part in volumes that have a copy on another node, and the way to that; none of a driver elsewhere.
+    pub replicas: Option<(Arc<dyn ReplicaData>, Peers)>,
     /// The CAs that repositories of volume backups are verified by, in PEM.
     pub roots: String,
 }
@@ -84,7 +93,9 @@ impl Default for Options {
             workers: 10,
             capacity_poll: Duration::from_secs(60),
             default_fs_type: String::new(),
+            extra_create_metadata: false,
             data: None,
+            replicas: None,
             roots: String::new(),
         }
     }
@@ -93,13 +104,19 @@ impl Default for Options {
 /// Runs the loops of the driver that listens on `socket` until shutdown. Waits for the driver if it is not there yet.
 pub async fn run(socket: &Path, client: Client, options: Options, shutdown: CancellationToken) -> Result<(), Error> {
     let channel = corten_plugins::connect_lazy(socket)?;
-    let Some(driver) = connected(channel, &options, &shutdown).await else { return Ok(()) };
+    run_on(channel, client, options, shutdown).await;
+    Ok(())
+}
+
+/// Runs the loops of the driver behind a channel until shutdown. Waits for the driver if it is not there yet.
+pub async fn run_on(channel: Channel, client: Client, options: Options, shutdown: CancellationToken) {
+    let Some(driver) = connected(channel, &options, &shutdown).await else { return };
     tracing::info!(driver = driver.name, node = options.node, "the loops of the storage driver begin");
     let driver = Arc::new(driver);
     let options = Arc::new(options);
     if options.node.is_some() {
         lead(driver, client, options, shutdown).await;
-        return Ok(());
+        return;
     }
     while !shutdown.is_cancelled() {
         let name = format!("external-storage-{}", driver.name.replace(['/', '_'], "-").to_lowercase());
@@ -108,15 +125,10 @@ pub async fn run(socket: &Path, client: Client, options: Options, shutdown: Canc
         let leading = |token| lead(driver.clone(), client.clone(), options.clone(), token);
         elector.run(shutdown.clone(), leading).await;
     }
-    Ok(())
 }
 
 /// Asks the driver for its name and capabilities until it answers; none at shutdown.
-async fn connected(
-    channel: tonic::transport::Channel,
-    options: &Options,
-    shutdown: &CancellationToken,
-) -> Option<Driver> {
+async fn connected(channel: Channel, options: &Options, shutdown: &CancellationToken) -> Option<Driver> {
     loop {
         match Driver::open(channel.clone(), options.timeout).await {
             Ok(driver) => return Some(driver),
@@ -167,6 +179,10 @@ fn loops(world: &Arc<World>) -> Vec<Arc<dyn Loop>> {
     if let (Some(data), Some(node)) = (&world.options.data, &world.options.node) {
         loops.push(Arc::new(backup::Backups::new(world.clone(), data.clone(), node.clone())));
         loops.push(Arc::new(backup::Repositories::new(world.clone(), node.clone())));
+    }
+    if let (Some((data, peers)), Some(node)) = (&world.options.replicas, &world.options.node) {
+        let replicas = replica::Replicas::new(world.clone(), data.clone(), node.clone(), peers.clone());
+        loops.push(Arc::new(replicas));
     }
     loops
 }

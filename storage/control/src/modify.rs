@@ -95,10 +95,10 @@ impl Modifier {
     ) -> Result<Next, corten_client::Error> {
         let modify = |state: &str| json!({"targetVolumeAttributesClassName": target, "status": state});
         let class: Option<VolumeAttributesClass> = self.world.get("", target);
-        let Some(class) = class.filter(|class| class.driver_name == self.world.driver.name) else {
+        let Some(class) = class else {
             let state = claim.status.as_ref().and_then(|status| status.modify_volume_status.as_ref());
             if state.is_none_or(|state| state.status != "Pending") {
-                let message = format!("getting VAC {target} failed: it does not exist, or is of another driver");
+                let message = format!("VAC \"{target}\" does not exist.");
                 self.world.warning(claim, "VolumeModifyFailed", message);
                 self.world.patch_status(claim, json!({"modifyVolumeStatus": modify("Pending")})).await?;
             }
@@ -136,6 +136,11 @@ impl Modifier {
     }
 
     async fn call(&self, volume: &PersistentVolume, class: VolumeAttributesClass) -> Result<(), CallError> {
+        let driver = &self.world.driver.name;
+        if class.driver_name != *driver {
+            let message = format!("the class is of the driver {}, and the volume of {driver}", class.driver_name);
+            return Err(CallError::new(Code::InvalidArgument, &message));
+        }
         let source = volume.spec.as_ref().and_then(|spec| spec.csi.clone()).unwrap_or_default();
         let secret = secrets::of_annotations(volume, MODIFY_SECRET_NAME, MODIFY_SECRET_NAMESPACE);
         let secrets = secrets::read(&self.world, secret.as_ref()).await;

@@ -20,7 +20,9 @@ use corten_snapshots::{SecretTemplate, VolumeSnapshotClass, VolumeSnapshotConten
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::json;
+use tonic::Code;
 
+use crate::driver::CallError;
 use crate::secrets;
 use crate::worker::{Loop, Next, Watch};
 use crate::world::{World, annotation, has_finalizer, is_deleted};
@@ -76,6 +78,26 @@ pub fn is_here<K: Typed>(world: &World, content: &K) -> bool {
     world.options.node.is_none() || world.options.node.as_ref() == node
 }
 
+/// Reports whether a content has the label of a node. One that a user made of an existing snapshot has none at first.
+pub fn is_managed<K: Typed>(content: &K) -> bool {
+    content.meta().labels.as_ref().is_some_and(|labels| labels.contains_key(MANAGED_BY))
+}
+
+/// Labels a content that no node manages yet, if this node has what it stands for.
+pub async fn adopt<K: Typed>(world: &World, content: &K, found: Result<(), CallError>) -> Next {
+    match found {
+        Ok(()) => {
+            let patch = json!({"metadata": {"labels": {MANAGED_BY: world.options.node}}});
+            Next::from(world.patch(content, patch).await)
+        }
+        Err(error) if error.code == Code::NotFound => Next::Done,
+        Err(error) => {
+            tracing::debug!(%error, content = content.name(), "cannot look for a snapshot");
+            Next::Retry
+        }
+    }
+}
+
 /// Reports whether the snapshot controller has let a content go that is being deleted, or never bound it.
 fn is_let_go(content: &VolumeSnapshotContent) -> bool {
     let is_unbound = content.spec.source.snapshot_handle.is_some() && content.spec.volume_snapshot_ref.uid.is_empty();
@@ -114,8 +136,11 @@ impl Snapshotter {
 
     async fn sync(&self, key: &Key) -> Next {
         let Some(content) = self.world.get::<VolumeSnapshotContent>("", &key.name) else { return Next::Done };
-        if content.spec.driver != self.world.driver.name || !is_here(&self.world, &content) {
+        if content.spec.driver != self.world.driver.name {
             return Next::Done;
+        }
+        if !is_here(&self.world, &content) {
+            return self.adopt(&content).await;
         }
         match decide(&content) {
             Decision::Keep => Next::Done,
@@ -124,6 +149,17 @@ impl Snapshotter {
             Decision::Delete(handle) => self.delete(&content, &handle).await,
             Decision::Release => Next::from(self.world.finalizer(&content, CONTENT_FINALIZER, false).await.map(drop)),
         }
+    }
+
+    /// Takes a content of an existing snapshot, if this node has the snapshot.
+    async fn adopt(&self, content: &VolumeSnapshotContent) -> Next {
+        let handle = content.spec.source.snapshot_handle.clone().filter(|_| !is_managed(content));
+        let Some(snapshot_id) = handle else { return Next::Done };
+        let request = csi::ListSnapshotsRequest { snapshot_id, ..csi::ListSnapshotsRequest::default() };
+        // A driver that cannot list its snapshots does not know on which node one is.
+        let unknown = || CallError::new(Code::NotFound, "the driver lists no snapshots");
+        let found = self.world.driver.find_snapshot(request).await;
+        adopt(&self.world, content, found.and_then(|found| found.map(drop).ok_or_else(unknown))).await
     }
 
     async fn create(&self, content: &VolumeSnapshotContent) -> Next {
@@ -179,8 +215,27 @@ impl Snapshotter {
             source_volume_id: spec.source.volume_handle.clone().unwrap_or_default(),
             name: format!("snapshot-{}", spec.volume_snapshot_ref.uid),
             secrets: self.secrets(content).await?,
-            parameters: secrets::for_driver(&class.parameters)?,
+            parameters: self.parameters(content, &class)?,
         })
+    }
+
+    /// Returns the parameters of a class, with the names of the snapshot if the driver learns them.
+    fn parameters(
+        &self,
+        content: &VolumeSnapshotContent,
+        class: &VolumeSnapshotClass,
+    ) -> Result<HashMap<String, String>, String> {
+        let mut parameters = secrets::for_driver(&class.parameters)?;
+        if self.world.options.extra_create_metadata {
+            let snapshot = &content.spec.volume_snapshot_ref;
+            let names = [
+                ("volumesnapshot/name", snapshot.name.as_str()),
+                ("volumesnapshot/namespace", snapshot.namespace.as_str()),
+                ("volumesnapshotcontent/name", content.name()),
+            ];
+            parameters.extend(names.map(|(key, name)| (format!("csi.storage.k8s.io/{key}"), name.to_owned())));
+        }
+        Ok(parameters)
     }
 
     async fn secrets(&self, content: &VolumeSnapshotContent) -> Result<HashMap<String, String>, String> {

@@ -7,8 +7,10 @@ use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{Node, NodeSelectorTerm, PersistentVolume, TopologySelectorTerm};
 use corten_api::k8s_openapi::api::storage::v1::CSINode;
 use corten_plugins::csi;
+use corten_snapshots::{LABEL_PRIMARY, REPLICA_LABEL, VolumeReplica};
 use serde_json::{Value, json};
 
+use crate::replica;
 use crate::world::World;
 
 /// A segment: values of the driver's topology keys.
@@ -90,6 +92,12 @@ pub fn requirement(wishes: &Wishes<'_>) -> Result<Option<csi::TopologyRequiremen
     Ok(Some(csi::TopologyRequirement { requisite, preferred }))
 }
 
+/// Reports whether a class allows volumes on a node; none if the driver is not known there.
+pub fn allows(allowed: &[TopologySelectorTerm], nodes: &[NodeTopology], name: &str) -> Option<bool> {
+    let node = nodes.iter().find(|node| node.name == name)?;
+    Some(allowed.is_empty() || allowed.iter().any(|term| is_allowed(term, &node.segment)))
+}
+
 fn is_allowed(term: &TopologySelectorTerm, segment: &Segment) -> bool {
     let mut expressions = term.match_label_expressions.iter().flatten();
     expressions.all(|one| segment.get(&one.key).is_some_and(|value| one.values.contains(value)))
@@ -117,19 +125,58 @@ pub fn is_ours(world: &World, volume: &PersistentVolume) -> bool {
     world.options.node.as_ref().is_none_or(|node| is_reached_from(volume, node, world))
 }
 
+/// Returns the primary of a volume that has a copy on another node.
+fn primary_of(volume: &PersistentVolume, world: &World) -> Option<String> {
+    let replica = replica::is_replicated(volume).then(|| world.get::<VolumeReplica>("", volume.name()))?;
+    replica.map(|replica| replica.spec.primary_node)
+}
+
 /// Reports whether a volume can be reached from a node.
 fn is_reached_from(volume: &PersistentVolume, node: &str, world: &World) -> bool {
+    if let Some(primary) = primary_of(volume, world) {
+        return primary == node;
+    }
     let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
     let Some(required) = affinity.and_then(|affinity| affinity.required.as_ref()) else { return true };
     let labels = world.get::<Node>("", node).and_then(|node| node.metadata.labels).unwrap_or_default();
     required.node_selector_terms.iter().any(|term| matches(term, &labels))
 }
 
+/// Returns a node from which a volume can be reached, if it cannot be from the node of these loops.
+pub fn other_node(world: &World, volume: &PersistentVolume) -> Option<String> {
+    if is_ours(world, volume) {
+        return None;
+    }
+    let nodes: Vec<Node> = world.all();
+    nodes.iter().map(Typed::name).find(|node| is_reached_from(volume, node, world)).map(str::to_owned)
+}
+
 fn matches(term: &NodeSelectorTerm, labels: &BTreeMap<String, String>) -> bool {
     term.match_expressions.iter().flatten().all(|one| {
         let value = labels.get(&one.key);
-        one.operator == "In" && value.is_some_and(|value| one.values.iter().flatten().any(|allowed| allowed == value))
+        let is_listed = value.is_some_and(|value| one.values.iter().flatten().any(|listed| listed == value));
+        match one.operator.as_str() {
+            "In" => is_listed,
+            "DoesNotExist" => value.is_none(),
+            _ => false,
+        }
     })
+}
+
+/// Returns the node affinity of a volume that has a copy on another node. An affinity cannot be changed, so it follows a
+/// label of Nodes: first the volume is on the node of its topology, which has no such label; after a promotion it is where
+/// the label says.
+pub fn movable(affinity: Value, handle: &str) -> Value {
+    let label = format!("{REPLICA_LABEL}{handle}");
+    let mut terms = affinity["required"]["nodeSelectorTerms"].as_array().cloned().unwrap_or_default();
+    for term in &mut terms {
+        if let Some(expressions) = term["matchExpressions"].as_array_mut() {
+            expressions.push(json!({"key": label, "operator": "DoesNotExist"}));
+        }
+    }
+    let moved = json!({"key": label, "operator": "In", "values": [LABEL_PRIMARY]});
+    terms.push(json!({"matchExpressions": [moved]}));
+    json!({"required": {"nodeSelectorTerms": terms}})
 }
 
 #[cfg(test)]
@@ -162,6 +209,21 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_with_a_copy_follows_a_label() {
+        let topology = topology(&[("zone".to_owned(), "a".to_owned())].into());
+        let affinity = movable(affinity(&[topology]), "v1");
+        let terms: Vec<NodeSelectorTerm> =
+            serde_json::from_value(affinity["required"]["nodeSelectorTerms"].clone()).unwrap();
+        let is_on = |zone: &str, role: Option<&str>| {
+            let mut labels = BTreeMap::from([("zone".to_owned(), zone.to_owned())]);
+            labels.extend(role.map(|role| (format!("{REPLICA_LABEL}v1"), role.to_owned())));
+            terms.iter().any(|term| matches(term, &labels))
+        };
+        assert!(is_on("a", None) && !is_on("b", None));
+        assert!(!is_on("a", Some("former")) && is_on("b", Some("primary")) && is_on("a", Some("primary")));
+    }
+
+    #[test]
     fn a_class_limits_the_topologies() {
         let nodes = [node("n1", "a"), node("n2", "b")];
         let class: corten_api::k8s_openapi::api::storage::v1::StorageClass = testkit_fixture::typed(
@@ -170,6 +232,8 @@ mod tests {
         let allowed = class.allowed_topologies.unwrap();
         let wishes = |selected| Wishes { nodes: &nodes, allowed: &allowed, selected, is_strict: false, hash: 0 };
         assert_eq!(shown(&wishes(None)), "b prefers b");
+        let is_allowed = |name: &str| allows(&allowed, &nodes, name);
+        assert_eq!([is_allowed("n1"), is_allowed("n2"), is_allowed("n3")], [Some(false), Some(true), None]);
         assert_eq!(shown(&wishes(Some("n1"))), "selected node 'n1' topology is not in allowed topologies");
         let none = Wishes { nodes: &[], allowed: &[], selected: None, is_strict: false, hash: 0 };
         assert_eq!(shown(&none), "anywhere");

@@ -24,6 +24,7 @@ async fn main() -> anyhow::Result<()> {
         registration: None,
         overcommit: 1.0,
         volumes: Volumes::default(),
+        fence: None,
     };
     corten_storage_driver::run(config, shutdown).await?;
     Ok(())

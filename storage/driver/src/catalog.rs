@@ -70,9 +70,9 @@ impl Catalog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file_system::FileSystem;
     use crate::limits::Limits;
     use crate::record::{Content, Layout};
+    use corten_storage_plugin::file_system::FileSystem;
 
     fn content(place: Place, family: &str) -> Content {
         Content {
@@ -95,6 +95,7 @@ mod tests {
             ephemeral: false,
             source: None,
             limits: Limits::default(),
+            replica: None,
             content: content(place, family),
         }
     }

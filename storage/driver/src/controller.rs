@@ -1,6 +1,11 @@
 //! The services Controller and GroupController: volumes and snapshots of this node's pool.
 
+use std::collections::HashMap;
+
 use corten_plugins::csi;
+use corten_storage_plugin::access::access;
+use corten_storage_plugin::error::Error;
+use corten_storage_plugin::requests::{name, page, required, size};
 use csi::controller_server::Controller;
 use csi::controller_service_capability::rpc::Type as Rpc;
 use csi::group_controller_server::GroupController;
@@ -8,11 +13,11 @@ use csi::group_controller_service_capability::rpc::Type as GroupRpc;
 use jiff::Timestamp;
 use tonic::{Request, Response, Status};
 
-use crate::error::Error;
 use crate::limits::Limits;
 use crate::publishing::Condition;
-use crate::record::{Group, Snapshot, Volume};
-use crate::requests::{access, content_source, name, page, required, size, wanted};
+use crate::record::{Group, Snapshot, Volume, is_id};
+use crate::requests::{REPLICA_INTERVAL_ATTRIBUTE, REPLICAS, content_source, wanted};
+use crate::roles::is_standby;
 use crate::service::{Answer, Driver};
 
 const CAPABILITIES: [Rpc; 12] = [
@@ -36,7 +41,7 @@ impl Driver {
         csi::Volume {
             capacity_bytes: signed(volume.bytes),
             volume_id: volume.id.clone(),
-            volume_context: Default::default(),
+            volume_context: context(volume),
             content_source: volume.source.as_ref().map(content_source),
             accessible_topology: vec![self.topology()],
         }
@@ -50,6 +55,13 @@ impl Driver {
             false => Err(Error::Exhausted(format!("node {} is not among those that were asked for", self.node_name))),
         }
     }
+}
+
+/// Returns the attributes of a volume, which its PersistentVolume keeps.
+fn context(volume: &Volume) -> HashMap<String, String> {
+    let Some(replica) = &volume.replica else { return HashMap::new() };
+    let interval = replica.interval_seconds.to_string();
+    HashMap::from([(REPLICAS.to_owned(), "2".to_owned()), (REPLICA_INTERVAL_ATTRIBUTE.to_owned(), interval)])
 }
 
 fn signed(bytes: u64) -> i64 {
@@ -145,8 +157,8 @@ impl Controller for Driver {
         let request = request.into_inner();
         let entries = move |storage: &crate::storage::Storage| {
             let catalog = storage.catalog();
-            let volumes = catalog.volumes.values().filter(|volume| !volume.ephemeral).cloned();
-            let found = page(volumes, |volume| &volume.id, request.max_entries, &request.starting_token)?;
+            let volumes = catalog.volumes.values().filter(|volume| !volume.ephemeral && !is_standby(volume)).cloned();
+            let found = page(volumes, |volume| &volume.id, request.max_entries, &request.starting_token, is_id)?;
             drop(catalog);
             let conditions = found.entries.iter().map(|volume| storage.condition(volume)).collect::<Vec<_>>();
             Ok((found, conditions))
@@ -214,7 +226,7 @@ impl Controller for Driver {
         let all = catalog.snapshots.values().filter(|snapshot| {
             wanted(&request.snapshot_id, &snapshot.id) && wanted(&request.source_volume_id, &snapshot.source)
         });
-        let found = page(all, |snapshot| &snapshot.id, request.max_entries, &request.starting_token)?;
+        let found = page(all, |snapshot| &snapshot.id, request.max_entries, &request.starting_token, is_id)?;
         let entry =
             |snapshot: &&Snapshot| csi::list_snapshots_response::Entry { snapshot: Some(snapshot_message(snapshot)) };
         let entries = found.entries.iter().map(entry).collect();

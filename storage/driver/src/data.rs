@@ -4,14 +4,15 @@
 use std::fs::{File, OpenOptions};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use corten_storage_plugin::error::{During, Error, Result};
+use corten_storage_plugin::file_system::FileSystem;
+use corten_storage_plugin::locks::Held;
 use rustix::fs::{Mode, OFlags};
 
-use crate::error::{During, Error, Result};
-use crate::file_system::FileSystem;
 use crate::freezing::Frozen;
-use crate::locks::Held;
 use crate::pool::allocated_bytes;
 use crate::record::{Content, Layout, Place, Volume};
+use crate::roles::check_primary;
 use crate::storage::Storage;
 
 /// The volumes of the driver that runs in this process.
@@ -62,7 +63,7 @@ impl Volumes {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = storage;
     }
 
-    fn storage(&self) -> Result<Arc<Storage>> {
+    pub(crate) fn storage(&self) -> Result<Arc<Storage>> {
         let storage = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         storage.ok_or_else(|| Error::Precondition("the storage driver of this node does not run".to_owned()))
     }
@@ -76,6 +77,7 @@ impl Volumes {
         let storage = self.storage()?;
         let held = storage.locks.hold([id.to_owned()])?;
         let volume = storage.volume(id)?;
+        check_primary(&volume)?;
         if volume.content.layout == Layout::Directory {
             let message =
                 format!("volume {id} is a plain directory: a volume needs mkfs.ext4 and loop devices for this");
@@ -166,7 +168,9 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use super::*;
-    use crate::volumes::{Size, Wanted};
+    use corten_storage_plugin::requests::Size;
+
+    use crate::volumes::Wanted;
 
     fn wanted(name: &str, block: bool) -> Wanted {
         Wanted {
@@ -177,6 +181,7 @@ mod tests {
             source: None,
             ephemeral: false,
             limits: Default::default(),
+            replica_interval: None,
         }
     }
 

@@ -5,13 +5,13 @@
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 
+use corten_storage_plugin::error::{During, Error, Result};
+use corten_storage_plugin::{ioctls, mounts};
 use tracing::error;
 
-use crate::error::{During, Error, Result};
 use crate::loop_device::LoopDevice;
 use crate::record::Volume;
 use crate::storage::Storage;
-use crate::{ioctls, mounts};
 
 /// Volumes whose content on disk is consistent and does not change.
 #[derive(Default)]

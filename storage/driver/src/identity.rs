@@ -28,8 +28,12 @@ impl Identity for Driver {
         &self,
         _: Request<csi::GetPluginCapabilitiesRequest>,
     ) -> Answer<csi::GetPluginCapabilitiesResponse> {
-        let services =
-            [Service::ControllerService, Service::VolumeAccessibilityConstraints, Service::GroupControllerService];
+        let services = [
+            Service::ControllerService,
+            Service::VolumeAccessibilityConstraints,
+            Service::GroupControllerService,
+            Service::SnapshotMetadataService,
+        ];
         let services = services
             .into_iter()
             .map(|service| Type::Service(csi::plugin_capability::Service { r#type: service as i32 }));

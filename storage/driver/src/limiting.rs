@@ -1,10 +1,10 @@
 //! Enforces the limits of volumes ([`crate::limits`]) for the pods that use them.
 
+use corten_storage_plugin::error::{Error, Result};
+use corten_storage_plugin::mounts;
 use tracing::warn;
 
-use crate::error::{Error, Result};
 use crate::limits::{Limits, MOST_DEPTH, Throttle, group_of, pod_of};
-use crate::mounts;
 use crate::publishing::is_of;
 use crate::record::{Layout, Volume};
 use crate::storage::Storage;

@@ -10,9 +10,8 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use corten_storage_plugin::error::{Error, Result};
 use serde::{Deserialize, Serialize};
-
-use crate::error::{Error, Result};
 
 /// The deepest level at which a pod's group is looked for.
 pub const MOST_DEPTH: usize = 8;

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use crate::error::{During, Error, Result};
+use corten_storage_plugin::error::{During, Error, Result};
 
 const CONTROL: &str = "/dev/loop-control";
 const MAJOR: u32 = 7;
@@ -18,6 +18,8 @@ const DIRECT_IO: u32 = 16;
 /// a kernel that chooses by itself gives a volume and its clone different sizes.
 pub const BLOCK_SIZE: u32 = 4096;
 const NAME_LENGTH: usize = 64;
+/// An offset that no file reaches.
+const BEYOND_FILES: u64 = 1 << 62;
 /// The number of attempts to get a free device while other processes take them, too.
 const ATTEMPTS: usize = 64;
 const PREFIX: &str = "corten";
@@ -78,6 +80,7 @@ mod calls {
 
     nix::ioctl_none_bad!(get_free, 0x4C82);
     nix::ioctl_write_ptr_bad!(configure, 0x4C0A, Configuration);
+    nix::ioctl_write_ptr_bad!(set_status, 0x4C04, Info);
     nix::ioctl_read_bad!(get_status, 0x4C05, Info);
     nix::ioctl_none_bad!(clear, 0x4C01);
     nix::ioctl_none_bad!(set_capacity, 0x4C07);
@@ -148,6 +151,24 @@ impl LoopDevice {
             Ok(_) | Err(nix::errno::Errno::ENXIO) => Ok(()),
             Err(error) => Err(error).during(|| format!("clear {}", self.path().display())),
         }
+    }
+
+    /// Ends the I/O of processes that have the device open: it begins beyond the end of its file, so it is empty. Earlier
+    /// writes are in the file.
+    pub fn cut(&self) -> Result<()> {
+        let device = self.open()?;
+        let failed = || format!("end the I/O of {}", self.path().display());
+        let mut info = status(&device).during(failed)?;
+        info.offset = BEYOND_FILES;
+        for _ in 0..ATTEMPTS {
+            // SAFETY: the structure is valid for the call and has the kernel's layout; the descriptor is open.
+            match unsafe { calls::set_status(device.as_raw_fd(), &info) } {
+                // Pages were written meanwhile.
+                Err(nix::errno::Errno::EAGAIN) => {}
+                done => return done.map(drop).during(failed),
+            }
+        }
+        Err(Error::Aborted(format!("{} is written to without a pause", self.path().display())))
     }
 
     /// Takes over the size of the file, after it has grown.
@@ -236,11 +257,14 @@ pub fn find(tag: &Tag) -> Result<Option<LoopDevice>> {
 }
 
 fn tag_of(number: u32) -> Option<Tag> {
-    let device = File::open(device_path(number)).ok()?;
+    status(&File::open(device_path(number)).ok()?).ok()?.tag()
+}
+
+fn status(device: &File) -> nix::Result<Info> {
     let mut info = Info::EMPTY;
     // SAFETY: the structure is valid for the call and has the kernel's layout.
-    unsafe { calls::get_status(device.as_raw_fd(), &mut info) }.ok()?;
-    info.tag()
+    unsafe { calls::get_status(device.as_raw_fd(), &mut info) }?;
+    Ok(info)
 }
 
 fn device_path(number: u32) -> PathBuf {
@@ -264,12 +288,39 @@ fn open(number: u32) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
     use super::*;
 
     #[test]
     fn structures_have_the_sizes_of_the_kernel() {
         assert_eq!(size_of::<Info>(), 232);
         assert_eq!(size_of::<Configuration>(), 304);
+    }
+
+    #[test]
+    fn a_device_that_is_cut_takes_no_writes_of_processes_that_have_it_open() {
+        if let Some(reason) = unavailable() {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let tag = Tag { pool: "cut".into(), key: std::process::id().to_string() };
+        let attached = attach(file.path(), &tag, Release::Automatic).unwrap();
+        let opened = attached.device.open().unwrap();
+        opened.write_all_at(&[b'a'; 4096], 0).unwrap();
+        attached.device.cut().unwrap();
+        attached.device.cut().unwrap();
+        assert!(opened.write_all_at(&[b'b'; 4096], 0).and_then(|()| opened.sync_all()).is_err());
+        assert_eq!(opened.read_at(&mut [0; 1], 0).unwrap(), 0);
+        assert!(std::fs::read(file.path()).unwrap().starts_with(&[b'a'; 4096]));
+        // Detached and attached again, the whole file is there.
+        drop((opened, attached));
+        let attached = attach(file.path(), &tag, Release::Automatic).unwrap();
+        let mut first = [0; 1];
+        attached.device.open().unwrap().read_exact_at(&mut first, 0).unwrap();
+        assert_eq!(&first, b"a");
     }
 
     #[test]

@@ -1,39 +1,21 @@
 //! The service Node: volumes for the pods of this node.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use corten_plugins::csi;
+use corten_storage_plugin::access::access;
+use corten_storage_plugin::requests::{path, required};
+use corten_storage_plugin::usage::messages;
 use csi::node_server::Node;
 use csi::node_service_capability::rpc::Type as Rpc;
-use csi::volume_usage::Unit;
 use tonic::{Request, Response};
 
-use crate::error::{Error, Result};
-use crate::publishing::{Counts, Paths};
-use crate::requests::{access, is_ephemeral, required, wanted_inline};
+use crate::publishing::Paths;
+use crate::requests::{is_ephemeral, wanted_inline};
 use crate::service::{Answer, Driver};
 
 const CAPABILITIES: [Rpc; 5] =
     [Rpc::StageUnstageVolume, Rpc::GetVolumeStats, Rpc::ExpandVolume, Rpc::VolumeCondition, Rpc::SingleNodeMultiWriter];
-
-/// Returns a path of a request, which is absolute.
-fn path(field: &str, value: &str) -> Result<PathBuf> {
-    let path = Path::new(required(field, value)?);
-    match path.is_absolute() && !path.components().any(|part| part == std::path::Component::ParentDir) {
-        true => Ok(path.to_owned()),
-        false => Err(Error::Invalid(format!("{field} is not an absolute path"))),
-    }
-}
-
-fn usage(unit: Unit, counts: &Counts) -> csi::VolumeUsage {
-    let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-    csi::VolumeUsage {
-        available: signed(counts.available),
-        total: signed(counts.total),
-        used: signed(counts.used),
-        unit: unit as i32,
-    }
-}
 
 #[tonic::async_trait]
 impl Node for Driver {
@@ -47,7 +29,8 @@ impl Node for Driver {
         let mut access = access(request.volume_capability.as_ref(), false)?;
         // Readers share the staged volume; each publication is read-only by itself.
         access.read_only = false;
-        self.call(move |storage| storage.stage(&id, &staging, &access)).await?;
+        let epoch = self.held_epoch(&id).await?;
+        self.call(move |storage| storage.stage(&id, &staging, &access, epoch)).await?;
         Ok(Response::new(csi::NodeStageVolumeResponse {}))
     }
 
@@ -106,9 +89,8 @@ impl Node for Driver {
             Ok((storage.usage(&id, &at)?, storage.condition(&volume)))
         };
         let (found, condition) = self.call(measure).await?;
-        let inodes = found.inodes.as_ref().map(|inodes| usage(Unit::Inodes, inodes));
         Ok(Response::new(csi::NodeGetVolumeStatsResponse {
-            usage: [usage(Unit::Bytes, &found.bytes)].into_iter().chain(inodes).collect(),
+            usage: messages(&found),
             volume_condition: Some(csi::VolumeCondition { abnormal: condition.abnormal, message: condition.message }),
         }))
     }

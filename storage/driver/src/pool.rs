@@ -12,12 +12,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use corten_storage_plugin::error::{During, Error, Result};
+use corten_storage_plugin::targets::remove_file;
+use corten_storage_plugin::{ioctls, mounts, tools};
 use tracing::info;
 
-use crate::error::{During, Error, Result};
 use crate::loop_device::{self, Release, Tag};
-use crate::record::{Layout, Place, remove_file, sync_directory, write_whole};
-use crate::{ioctls, mounts, tools};
+use crate::record::{Layout, Place, sync_directory, write_whole};
 
 /// The key of the image's loop device.
 pub const IMAGE_KEY: &str = "pool";

@@ -1,51 +1,28 @@
 //! The volumes of this node: staged once, published for each pod, measured, grown and trimmed.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::fs::OpenOptions;
 use std::path::Path;
 
+use corten_storage_plugin::access::Access;
+use corten_storage_plugin::error::{During, Error, Result};
+use corten_storage_plugin::file_system::FileSystem;
+use corten_storage_plugin::ioctls;
+use corten_storage_plugin::mounts::{self, Mount};
+use corten_storage_plugin::targets::{create_target, open_to_all, remove_target};
+use corten_storage_plugin::usage::{self, Usage};
 use tracing::warn;
 
-use crate::error::{During, Error, Result};
-use crate::file_system::FileSystem;
 use crate::freezing::mounted;
-use crate::ioctls;
 use crate::loop_device::{self, Attached, LoopDevice, Release};
-use crate::mounts::{self, Mount};
-use crate::record::{Content, Layout, Volume, remove_file};
+use crate::record::{Content, Layout, Volume};
+use crate::roles::{check_epoch, check_primary};
 use crate::storage::Storage;
 use crate::volumes::Wanted;
-
-/// The way in which a pod uses a volume.
-#[derive(Clone, Debug)]
-pub struct Access {
-    pub block: bool,
-    /// The wanted file system; none takes the one that is there.
-    pub file_system: Option<FileSystem>,
-    pub options: Vec<String>,
-    /// Whether the volume may be published at one path only.
-    pub single: bool,
-    pub read_only: bool,
-}
 
 /// The paths of a publication.
 pub struct Paths<'a> {
     pub staging: &'a Path,
     pub target: &'a Path,
-}
-
-/// The use of a published volume.
-pub struct Usage {
-    pub bytes: Counts,
-    /// The inodes; none for a block device.
-    pub inodes: Option<Counts>,
-}
-
-/// Total, used and available units.
-pub struct Counts {
-    pub total: u64,
-    pub used: u64,
-    pub available: u64,
 }
 
 /// The health of a volume.
@@ -66,10 +43,11 @@ impl Storage {
         found.ok_or_else(|| Error::NotFound(format!("volume {id} does not exist")))
     }
 
-    /// Makes a volume ready for the node's pods.
-    pub fn stage(&self, id: &str, staging: &Path, access: &Access) -> Result<()> {
+    /// Makes a volume ready for the node's pods. `epoch` is the one that this node holds of a volume with a copy.
+    pub fn stage(&self, id: &str, staging: &Path, access: &Access, epoch: Option<u64>) -> Result<()> {
         let _held = self.locks.hold([id.to_owned()])?;
         let volume = self.node_volume(id)?;
+        check_epoch(&volume, epoch)?;
         check_access(&volume, access)?;
         match access.block {
             true => self.attach_block(volume).map(drop),
@@ -200,6 +178,7 @@ impl Storage {
     pub fn publish(&self, id: &str, paths: &Paths<'_>, access: &Access) -> Result<()> {
         let _held = self.locks.hold([id.to_owned()])?;
         let volume = self.node_volume(id)?;
+        check_primary(&volume)?;
         check_access(&volume, access)?;
         let source = match access.block {
             true => {
@@ -262,21 +241,9 @@ impl Storage {
         let mount = mounts::at(path)?.ok_or_else(missing)?;
         self.check_mount(&volume, &mount).map_err(|_| missing())?;
         if volume.block {
-            return Ok(Usage { bytes: Counts { total: volume.bytes, used: 0, available: 0 }, inodes: None });
+            return Ok(usage::of_device(volume.bytes));
         }
-        let found = rustix::fs::statvfs(path).during(|| format!("look at {}", path.display()))?;
-        let unit = found.f_frsize;
-        let bytes = Counts {
-            total: found.f_blocks.saturating_mul(unit),
-            used: found.f_blocks.saturating_sub(found.f_bfree).saturating_mul(unit),
-            available: found.f_bavail.saturating_mul(unit),
-        };
-        let inodes = Counts {
-            total: found.f_files,
-            used: found.f_files.saturating_sub(found.f_ffree),
-            available: found.f_favail,
-        };
-        Ok(Usage { bytes, inodes: Some(inodes) })
+        usage::of_file_system(path)
     }
 
     /// Grows the device and the file system of a volume in use to the size that it has been given.
@@ -336,20 +303,6 @@ fn healthy(layout: Layout) -> &'static str {
     }
 }
 
-/// Lets every user write to an empty file system, as to the directories of the former class. A pod's `fsGroup` and the
-/// owner of files change it as they like.
-fn open_to_all(root: &Path) -> Result<()> {
-    let failed = || format!("read {}", root.display());
-    let metadata = std::fs::metadata(root).during(failed)?;
-    let mut entries = std::fs::read_dir(root).during(failed)?.flatten();
-    let is_empty = entries.all(|entry| entry.file_name() == "lost+found");
-    if is_empty && metadata.uid() == 0 && metadata.mode() & 0o7777 == 0o755 {
-        let open = std::fs::Permissions::from_mode(0o777);
-        std::fs::set_permissions(root, open).during(|| format!("change the mode of {}", root.display()))?;
-    }
-    Ok(())
-}
-
 /// Reports whether a mount shows a loop device's file system, or its node.
 pub fn is_of(mount: &Mount, device: &LoopDevice) -> bool {
     mount.device == device.numbers() || mount.root.file_name() == device.path().file_name()
@@ -361,24 +314,4 @@ fn check_access(volume: &Volume, access: &Access) -> Result<()> {
     }
     let kind = if volume.block { "a block device" } else { "a file system" };
     Err(Error::Invalid(format!("volume {} is {kind}", volume.id)))
-}
-
-/// Creates the path to bind to: a directory, or a file for a device.
-fn create_target(target: &Path, block: bool) -> Result<()> {
-    let action = || format!("create {}", target.display());
-    if !block {
-        return std::fs::create_dir_all(target).during(action);
-    }
-    if let Some(parent) = target.parent() {
-        std::fs::create_dir_all(parent).during(action)?;
-    }
-    File::options().create(true).append(true).open(target).map(drop).during(action)
-}
-
-/// Removes an unmounted path; an absent one is the wanted state.
-fn remove_target(target: &Path) -> Result<()> {
-    match std::fs::symlink_metadata(target) {
-        Ok(found) if found.is_dir() => std::fs::remove_dir(target).during(|| format!("remove {}", target.display())),
-        _ => remove_file(target),
-    }
 }

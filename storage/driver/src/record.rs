@@ -7,11 +7,12 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
+use corten_storage_plugin::error::{During, Error, Result};
+use corten_storage_plugin::file_system::FileSystem;
+use corten_storage_plugin::targets::remove_file;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{During, Error, Result};
-use crate::file_system::FileSystem;
 use crate::limits::Limits;
 
 /// The most bytes of a record that are read.
@@ -77,7 +78,34 @@ pub struct Volume {
     /// The limits of its I/O.
     #[serde(default)]
     pub limits: Limits,
+    /// This node's part in a volume that has a copy on another node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<Replica>,
     pub content: Content,
+}
+
+/// The part of a node in a volume with a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Pods use this one.
+    Primary,
+    /// The copy, which no pod may use.
+    Standby,
+}
+
+/// This node's part in a volume with a copy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Replica {
+    pub role: Role,
+    /// The epoch in which the node got the role.
+    pub epoch: u64,
+    /// The id of the increment that a copy ends with; empty if it has none, and cannot be promoted.
+    #[serde(default)]
+    pub generation: String,
+    /// The seconds between two increments.
+    pub interval_seconds: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -214,15 +242,6 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
 /// Syncs a directory: its renames and removals survive a crash.
 pub fn sync_directory(path: &Path) -> Result<()> {
     File::open(path).and_then(|directory| directory.sync_all()).during(|| format!("sync {}", path.display()))
-}
-
-/// Removes a file; an absent one is the wanted state.
-pub fn remove_file(path: &Path) -> Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-    .during(|| format!("remove {}", path.display()))
 }
 
 #[cfg(test)]

@@ -1,80 +1,29 @@
-//! Reads the requests of CSI: names, sizes, capabilities, sources and pages. Pure.
+//! Reads the requests for volumes: size, access, parameters and source. Pure.
 
 use std::collections::HashMap;
 
 use corten_plugins::csi;
-use csi::volume_capability::AccessType;
-use csi::volume_capability::access_mode::Mode;
+use corten_storage_plugin::access::{Access, access};
+use corten_storage_plugin::error::{Error, Result};
+use corten_storage_plugin::file_system::FileSystem;
+use corten_storage_plugin::requests::{Size, name, size};
 use csi::volume_content_source::Type as ContentSource;
 
-use crate::error::{Error, Result};
-use crate::file_system::FileSystem;
 use crate::limits::Limits;
-use crate::publishing::Access;
-use crate::record::{Source, is_id};
-use crate::volumes::{Size, Wanted};
+use crate::record::Source;
+use crate::roles::INTERVALS;
+use crate::volumes::Wanted;
 
-/// The most bytes of a name.
-const MOST_NAME: usize = 256;
-/// The most entries of a page if the caller asks for any number.
-const MOST_ENTRIES: usize = 1000;
 /// The parameter and the attribute with the size of an ephemeral volume.
 const EPHEMERAL_SIZE: &str = "size";
 const EPHEMERAL_FILE_SYSTEM: &str = "fsType";
+/// The parameters of a class whose volumes have a copy on another node.
+pub const REPLICAS: &str = "replicas";
+const REPLICA_INTERVAL: &str = "replicaInterval";
+/// The attribute of a volume with the seconds between two increments of its copy.
+pub const REPLICA_INTERVAL_ATTRIBUTE: &str = "replicaIntervalSeconds";
+const DEFAULT_INTERVAL: u64 = 60;
 const SIDECAR_PREFIX: &str = "csi.storage.k8s.io/";
-
-/// Returns a field that must not be empty.
-pub fn required<'a>(field: &str, value: &'a str) -> Result<&'a str> {
-    match value.is_empty() {
-        true => Err(Error::Invalid(format!("{field} is missing"))),
-        false => Ok(value),
-    }
-}
-
-/// Returns a name that must not be empty.
-pub fn name(value: &str) -> Result<String> {
-    required("name", value)?;
-    match value.len() > MOST_NAME || value.chars().any(char::is_control) {
-        true => Err(Error::Invalid(format!("a name has at most {MOST_NAME} bytes and no control characters"))),
-        false => Ok(value.to_owned()),
-    }
-}
-
-/// Returns the size of a capacity range.
-pub fn size(range: Option<&csi::CapacityRange>) -> Result<Size> {
-    let range = range.copied().unwrap_or_default();
-    let bytes = |value: i64| {
-        u64::try_from(value).map_err(|_| Error::Invalid("the capacity range has a negative number".to_owned()))
-    };
-    let size = Size { least: bytes(range.required_bytes)?, most: bytes(range.limit_bytes)? };
-    match size.most > 0 && size.least > size.most {
-        true => Err(Error::Invalid("the required capacity is above its limit".to_owned())),
-        false => Ok(size),
-    }
-}
-
-/// Returns the way in which a pod uses a volume.
-pub fn access(capability: Option<&csi::VolumeCapability>, read_only: bool) -> Result<Access> {
-    let capability = capability.ok_or_else(|| Error::Invalid("volume_capability is missing".to_owned()))?;
-    let mode = capability.access_mode.as_ref().map_or(Mode::Unknown, |mode| mode.mode());
-    let single = mode == Mode::SingleNodeSingleWriter;
-    let reads = matches!(mode, Mode::SingleNodeReaderOnly | Mode::MultiNodeReaderOnly);
-    let read_only = read_only || reads;
-    if matches!(mode, Mode::Unknown | Mode::MultiNodeSingleWriter | Mode::MultiNodeMultiWriter) {
-        return Err(Error::Invalid("a volume is on one node: its access mode cannot have writers on several".into()));
-    }
-    match capability.access_type.as_ref() {
-        None => Err(Error::Invalid("the access type is missing".to_owned())),
-        Some(AccessType::Block(_)) => {
-            Ok(Access { block: true, file_system: None, options: Vec::new(), single, read_only })
-        }
-        Some(AccessType::Mount(mount)) => {
-            let named = Some(mount.fs_type.as_str()).filter(|name| !name.is_empty());
-            let file_system = named.map(FileSystem::parse).transpose()?;
-            Ok(Access { block: false, file_system, options: mount.mount_flags.clone(), single, read_only })
-        }
-    }
-}
 
 /// Returns the volume that a call to create one wants.
 pub fn wanted(request: &csi::CreateVolumeRequest) -> Result<Wanted> {
@@ -88,14 +37,52 @@ pub fn wanted(request: &csi::CreateVolumeRequest) -> Result<Wanted> {
     if block && accesses.iter().any(|access| !access.block) {
         return Err(Error::Invalid("a volume is either a block device or a file system".to_owned()));
     }
-    if let Some(unknown) = request.parameters.keys().find(|key| !key.starts_with(SIDECAR_PREFIX)) {
+    let is_known = |key: &str| key.starts_with(SIDECAR_PREFIX) || key == REPLICAS || key == REPLICA_INTERVAL;
+    if let Some(unknown) = request.parameters.keys().find(|key| !is_known(key)) {
         return Err(Error::Invalid(format!("the parameter {unknown} is not known")));
     }
     let limits = Limits::parse(&request.mutable_parameters)?;
     let file_system = accesses.iter().find_map(|access| access.file_system).unwrap_or(FileSystem::Ext4);
     let source = request.volume_content_source.as_ref().map(source).transpose()?;
     let size = size(request.capacity_range.as_ref())?;
-    Ok(Wanted { name, size, block, file_system, source, ephemeral: false, limits })
+    let replica_interval = replica_interval(&request.parameters)?;
+    Ok(Wanted { name, size, block, file_system, source, ephemeral: false, limits, replica_interval })
+}
+
+/// Returns the seconds between two increments of a volume's copy; none for a volume without a copy.
+fn replica_interval(parameters: &HashMap<String, String>) -> Result<Option<u64>> {
+    let interval = parameters.get(REPLICA_INTERVAL).map(|text| seconds(text)).transpose()?;
+    match parameters.get(REPLICAS).map(String::as_str) {
+        Some("2") => Ok(Some(interval.unwrap_or(DEFAULT_INTERVAL))),
+        None | Some("1") if interval.is_some() => {
+            Err(Error::Invalid(format!("{REPLICA_INTERVAL} needs {REPLICAS}: \"2\"")))
+        }
+        None | Some("1") => Ok(None),
+        Some(other) => Err(Error::Invalid(format!("{REPLICAS} is \"1\" or \"2\", and not \"{}\"", shortened(other)))),
+    }
+}
+
+/// Reads a duration: a number of seconds, minutes or hours, such as `90s`, `5m` or `1h`.
+fn seconds(text: &str) -> Result<u64> {
+    let refused = || {
+        let given = shortened(text);
+        Error::Invalid(format!("{REPLICA_INTERVAL} is between 5s and 24h, such as 60s or 5m, and not \"{given}\""))
+    };
+    let digits = text.trim_end_matches(|one: char| one.is_ascii_lowercase());
+    let unit = match text.strip_prefix(digits) {
+        Some("" | "s") => 1,
+        Some("m") => 60,
+        Some("h") => 3600,
+        _ => return Err(refused()),
+    };
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let number: u64 = if is_number { digits.parse().map_err(|_| refused())? } else { return Err(refused()) };
+    number.checked_mul(unit).filter(|all| INTERVALS.contains(all)).ok_or_else(refused)
+}
+
+/// Shortens a text of a user for a message.
+fn shortened(text: &str) -> String {
+    text.chars().filter(|one| !one.is_control()).take(32).collect()
 }
 
 fn source(source: &csi::VolumeContentSource) -> Result<Source> {
@@ -139,6 +126,7 @@ pub fn wanted_inline(id: &str, context: &HashMap<String, String>, access: &Acces
         source: None,
         ephemeral: true,
         limits: Limits::default(),
+        replica_interval: None,
     })
 }
 
@@ -148,31 +136,10 @@ fn quantity(text: &str) -> Result<u64> {
     u64::try_from(parsed.value()).ok().filter(|bytes| *bytes > 0).ok_or_else(refused)
 }
 
-/// A page of a list that is sorted by id.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Page<T> {
-    pub entries: Vec<T>,
-    /// The id of the last entry if there are more.
-    pub next: String,
-}
-
-/// Returns the page after an id. Entries that are made or deleted between pages disturb no other.
-pub fn page<T>(all: impl Iterator<Item = T>, id: impl Fn(&T) -> &str, most: i32, token: &str) -> Result<Page<T>> {
-    let most = usize::try_from(most).map_err(|_| Error::Invalid("max_entries is negative".to_owned()))?;
-    let most = if most == 0 { MOST_ENTRIES } else { most.min(MOST_ENTRIES) };
-    if !token.is_empty() && !is_id(token) {
-        return Err(Error::Aborted("starting_token is not valid".to_owned()));
-    }
-    let mut left = all.filter(|entry| id(entry) > token);
-    let entries: Vec<T> = left.by_ref().take(most).collect();
-    let more = left.next().is_some();
-    let next = entries.last().filter(|_| more).map(|entry| id(entry).to_owned()).unwrap_or_default();
-    Ok(Page { entries, next })
-}
-
 #[cfg(test)]
 mod tests {
-    use csi::volume_capability::{AccessMode, BlockVolume, MountVolume};
+    use csi::volume_capability::access_mode::Mode;
+    use csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
     use super::*;
 
@@ -185,15 +152,31 @@ mod tests {
     }
 
     #[test]
-    fn capabilities_of_several_writing_nodes_are_refused() {
-        for mode in [Mode::Unknown, Mode::MultiNodeSingleWriter, Mode::MultiNodeMultiWriter] {
-            assert!(access(Some(&capability(mode, Some("ext4"))), false).is_err(), "{mode:?}");
+    fn a_class_asks_for_a_copy_by_two_parameters() {
+        let interval = |replicas: Option<&str>, interval: Option<&str>| {
+            let given = [(REPLICAS, replicas), (REPLICA_INTERVAL, interval)];
+            let given = given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?.to_owned())));
+            replica_interval(&given.collect()).map_err(|error| error.to_string())
+        };
+        for (replicas, given, expected) in [
+            (None, None, None),
+            (Some("1"), None, None),
+            (Some("2"), None, Some(60)),
+            (Some("2"), Some("5s"), Some(5)),
+            (Some("2"), Some("90"), Some(90)),
+            (Some("2"), Some("5m"), Some(300)),
+            (Some("2"), Some("24h"), Some(86400)),
+        ] {
+            assert_eq!(interval(replicas, given), Ok(expected), "{replicas:?} {given:?}");
         }
-        let reader = access(Some(&capability(Mode::MultiNodeReaderOnly, Some("xfs"))), false).unwrap();
-        assert!(reader.read_only && reader.file_system == Some(FileSystem::Xfs));
-        assert!(access(Some(&capability(Mode::SingleNodeSingleWriter, None)), false).unwrap().single);
-        assert!(access(None, false).is_err());
-        assert!(access(Some(&capability(Mode::SingleNodeWriter, Some("ntfs"))), false).is_err());
+        for replicas in ["0", "3", "", "two", "2.0", "-1", " 2"] {
+            let expected = format!("replicas is \"1\" or \"2\", and not \"{replicas}\"");
+            assert_eq!(interval(Some(replicas), None), Err(expected));
+        }
+        for given in ["", "s", "4s", "25h", "-5s", "+60", "5d", "1h30m", "60 s", "99999999999999999999h", "6\u{660}s"] {
+            assert!(interval(Some("2"), Some(given)).unwrap_err().contains("is between 5s and 24h"), "{given}");
+        }
+        assert!(interval(None, Some("60s")).unwrap_err().contains("needs replicas"));
     }
 
     #[test]
@@ -220,24 +203,5 @@ mod tests {
         for bad in ["", "0", "-1", "much"] {
             assert!(quantity(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn pages_go_on_after_the_last_id() {
-        let ids: Vec<String> = ["a", "b", "c"].iter().map(|one| one.repeat(32)).collect();
-        let page = |most: i32, token: &str| page(ids.iter(), |id| id.as_str(), most, token);
-        let first = page(2, "").unwrap();
-        assert_eq!(first, Page { entries: vec![&ids[0], &ids[1]], next: ids[1].clone() });
-        assert_eq!(page(2, &first.next).unwrap(), Page { entries: vec![&ids[2]], next: String::new() });
-        assert_eq!(page(0, "").unwrap().entries.len(), 3);
-        assert!(matches!(page(0, "next"), Err(Error::Aborted(_))));
-        assert!(page(-1, "").is_err());
-    }
-
-    #[test]
-    fn ranges_have_an_order() {
-        let range = |required_bytes, limit_bytes| size(Some(&csi::CapacityRange { required_bytes, limit_bytes }));
-        assert!(range(2, 1).is_err() && range(-1, 0).is_err());
-        assert!(range(2, 2).is_ok() && size(None).is_ok());
     }
 }

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use corten_plugins::csi;
+use corten_storage_plugin::error::{Error, Result};
 use tonic::{Response, Status};
 
-use crate::error::Result;
+use crate::roles::{Fence, check_holder};
 use crate::storage::Storage;
 
 /// The key of the driver's topology: a volume is on one node.
@@ -18,6 +19,8 @@ pub type Answer<T> = std::result::Result<Response<T>, Status>;
 pub struct Driver {
     pub storage: Arc<Storage>,
     pub node_name: Arc<str>,
+    /// Knows which node holds a volume that has a copy; without it no such volume is used.
+    pub fence: Option<Arc<dyn Fence>>,
 }
 
 impl Driver {
@@ -30,6 +33,18 @@ impl Driver {
         let done = tokio::task::spawn_blocking(move || work(&storage)).await;
         let done = done.map_err(|error| Status::internal(format!("the call failed: {error}")))?;
         done.map_err(Status::from)
+    }
+
+    /// Returns the epoch of a volume with a copy, if this node holds it now; none of a volume without a copy.
+    pub async fn held_epoch(&self, id: &str) -> Result<Option<u64>> {
+        let volume = self.storage.node_volume(id)?;
+        if volume.replica.is_none() {
+            return Ok(None);
+        }
+        let unknown = |why: &str| Error::Precondition(format!("it is not known which node holds volume {id}: {why}"));
+        let fence = self.fence.as_ref().ok_or_else(|| unknown("this driver runs without a cluster"))?;
+        let holder = fence.holder(&volume.name).await.map_err(|why| unknown(&why))?;
+        check_holder(&volume, &holder, &self.node_name).map(Some)
     }
 
     /// Returns the topology of this node's volumes.

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use corten_storage_plugin::error::{During, Error, Result};
 use jiff::Timestamp;
 
-use crate::error::{During, Error, Result};
 use crate::freezing::Frozen;
 use crate::pool::allocated_bytes;
 use crate::record::{Content, Group, Record, Snapshot, Volume};
+use crate::roles::check_primary;
 use crate::storage::{Reservation, Storage};
 use crate::volumes::clone_or_create;
 
@@ -88,6 +89,7 @@ impl Storage {
     /// Returns the record of a new snapshot, with room for what it keeps from being reused.
     fn plan_snapshot(&self, name: &str, source: &str, group: Option<&String>, now: Timestamp) -> Result<Planned<'_>> {
         let volume = self.volume(source)?;
+        check_primary(&volume)?;
         self.check_cloneable(&volume.content)?;
         let charge = allocated_bytes(&self.data(source, &volume.content))?.min(volume.bytes);
         let reservation = self.reserve(volume.content.place, charge)?;
@@ -148,7 +150,7 @@ impl Storage {
         self.drop_snapshot(&snapshot)
     }
 
-    fn drop_snapshot(&self, snapshot: &Snapshot) -> Result<()> {
+    pub fn drop_snapshot(&self, snapshot: &Snapshot) -> Result<()> {
         self.retract_data(&snapshot.id, &snapshot.content)?;
         self.records.remove::<Snapshot>(snapshot.id())?;
         self.catalog().snapshots.remove(&snapshot.id);

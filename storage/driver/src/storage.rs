@@ -16,15 +16,19 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use corten_storage_plugin::error::{During, Error, Result};
+use corten_storage_plugin::locks::Locks;
+use corten_storage_plugin::targets::remove_file;
+use corten_storage_plugin::{ioctls, mounts};
 use tracing::{error, info, warn};
 
 use crate::catalog::Catalog;
-use crate::error::{During, Error, Result};
-use crate::locks::Locks;
 use crate::loop_device::{self, LoopDevice, Tag};
 use crate::pool::{Pool, allocated_bytes};
-use crate::record::{Content, Group, Layout, Place, Records, Snapshot, Volume, remove_file, sync_directory};
-use crate::{ioctls, mounts};
+use crate::record::{Content, Group, Layout, Place, Records, Snapshot, Volume, sync_directory};
+
+/// The suffix of the data of an increment that a copy gets; the id of the increment comes after it.
+pub const INCREMENT: &str = "increment-";
 
 pub struct Storage {
     pub pool: Pool,
@@ -204,6 +208,7 @@ impl Storage {
             let (id, state) = name.split_once('.').unwrap_or((name.as_str(), ""));
             let content = self.content(id);
             match (state, content) {
+                (increment, _) if increment.starts_with(INCREMENT) => self.finish_increment(id, increment, &path)?,
                 ("new" | "gone", None) => remove_data(&path)?,
                 ("new" | "gone", Some(content)) => {
                     let data = self.data(id, &content);
@@ -214,6 +219,22 @@ impl Storage {
             }
         }
         sync_directory(&files)
+    }
+
+    /// Gives an increment of a copy its name if the record has it, and removes it otherwise.
+    fn finish_increment(&self, id: &str, increment: &str, path: &Path) -> Result<()> {
+        let generation = increment.strip_prefix(INCREMENT).unwrap_or_default();
+        let volume = self.catalog().volumes.get(id).cloned();
+        let is_committed = |volume: &&Volume| {
+            volume.replica.as_ref().is_some_and(|replica| !generation.is_empty() && replica.generation == generation)
+        };
+        match volume.as_ref().filter(is_committed) {
+            Some(volume) => {
+                let data = self.data(id, &volume.content);
+                std::fs::rename(path, &data).during(|| format!("name {}", data.display()))
+            }
+            None => remove_data(path),
+        }
     }
 
     fn content(&self, id: &str) -> Option<Content> {
@@ -251,7 +272,7 @@ fn remove_data(path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file_system::FileSystem;
+    use corten_storage_plugin::file_system::FileSystem;
 
     fn volume(id: &str) -> Volume {
         let content = Content {
@@ -271,6 +292,7 @@ mod tests {
             ephemeral: false,
             source: None,
             limits: Default::default(),
+            replica: None,
             content,
         }
     }

@@ -3,17 +3,19 @@
 use std::fs::{File, OpenOptions};
 use std::path::Path;
 
-use crate::error::{During, Error, Result};
-use crate::file_system::FileSystem;
+use corten_storage_plugin::error::{During, Error, Result};
+use corten_storage_plugin::file_system::FileSystem;
+use corten_storage_plugin::mounts;
+use corten_storage_plugin::requests::{Size, Sizes};
+
 use crate::freezing::Frozen;
 use crate::limits::Limits;
-use crate::mounts;
-use crate::record::{Content, Layout, Source, Volume};
+use crate::record::{Content, Layout, Replica, Source, Volume};
+use crate::roles::check_primary;
 use crate::storage::Storage;
 
 const MIB: u64 = 1 << 20;
-/// The size of a volume whose creator names none.
-const DEFAULT_BYTES: u64 = 1 << 30;
+const SIZES: Sizes = Sizes { unit: MIB, default: 1 << 30 };
 
 /// A wanted volume.
 #[derive(Clone, Debug)]
@@ -25,34 +27,8 @@ pub struct Wanted {
     pub source: Option<Source>,
     pub ephemeral: bool,
     pub limits: Limits,
-}
-
-/// A wanted size; 0 is no bound.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Size {
-    pub least: u64,
-    pub most: u64,
-}
-
-impl Size {
-    /// Returns the size of a volume that cannot be smaller than `floor`: whole MiB.
-    fn resolve(self, floor: u64) -> Result<u64> {
-        let least = if self.least == 0 && floor <= MIB { DEFAULT_BYTES } else { self.least.max(floor) };
-        let rounded = least.checked_next_multiple_of(MIB).filter(|bytes| i64::try_from(*bytes).is_ok());
-        let rounded = rounded.ok_or_else(|| Error::OutOfRange(format!("{least} bytes are too many")))?;
-        match self.most {
-            0 => Ok(rounded),
-            most if rounded <= most => Ok(rounded),
-            most if self.least == 0 && floor <= most && most >= MIB => Ok(most - most % MIB),
-            most => Err(Error::OutOfRange(format!(
-                "a volume has at least {rounded} bytes here, and at most {most} are allowed"
-            ))),
-        }
-    }
-
-    fn contains(self, bytes: u64) -> bool {
-        bytes >= self.least && (self.most == 0 || bytes <= self.most)
-    }
+    /// The seconds between two increments of the volume's copy on another node, if it shall have one.
+    pub replica_interval: Option<u64>,
 }
 
 /// The origin of a new volume's content.
@@ -80,8 +56,11 @@ impl Storage {
         if wanted.size.least > 0 && wanted.size.least < source_bytes {
             return Err(Error::OutOfRange(format!("the source has {source_bytes} bytes")));
         }
-        let bytes = wanted.size.resolve(floor.max(source_bytes))?;
+        let bytes = wanted.size.resolve(&SIZES, floor.max(source_bytes))?;
         let content = self.content_of_new(wanted, origin.as_ref())?;
+        if wanted.replica_interval.is_some() {
+            self.check_cloneable(&content)?;
+        }
         let id = uuid::Uuid::new_v4().simple().to_string();
         let family = if content.family.is_empty() { id.clone() } else { content.family.clone() };
         let volume = Volume {
@@ -93,6 +72,7 @@ impl Storage {
             ephemeral: wanted.ephemeral,
             source: wanted.source.clone(),
             limits: wanted.limits.check()?,
+            replica: wanted.replica_interval.map(Replica::first),
             content: Content { family, ..content },
         };
         let reservation = self.reserve(volume.content.place, bytes)?;
@@ -109,6 +89,7 @@ impl Storage {
         Ok(match source {
             Source::Volume(id) => {
                 let volume = self.volume(id)?;
+                check_primary(&volume)?;
                 Origin { id: id.clone(), bytes: volume.bytes, content: volume.content.clone(), volume: Some(volume) }
             }
             Source::Snapshot(id) => {
@@ -180,6 +161,7 @@ impl Storage {
         if self.is_in_use(&volume)? {
             return Err(Error::Precondition(format!("volume {id} is still in use on this node")));
         }
+        self.drop_diverged(id, None)?;
         self.remove_volume(&volume)
     }
 
@@ -211,13 +193,14 @@ impl Storage {
     pub fn expand_volume(&self, id: &str, size: Size) -> Result<Volume> {
         let _held = self.locks.hold([id.to_owned()])?;
         let volume = self.volume(id)?;
+        check_primary(&volume)?;
         if size.most > 0 && volume.bytes > size.most {
             return Err(Error::OutOfRange(format!("volume {id} has {} bytes already", volume.bytes)));
         }
         if size.least <= volume.bytes {
             return Ok(volume);
         }
-        let bytes = size.resolve(volume.bytes)?;
+        let bytes = size.resolve(&SIZES, volume.bytes)?;
         let reservation = self.reserve(volume.content.place, bytes - volume.bytes)?;
         if volume.content.layout == Layout::File {
             let path = self.data(id, &volume.content);
@@ -244,6 +227,7 @@ fn same(existing: Volume, wanted: &Wanted) -> Result<Volume> {
     let same = wanted.size.contains(existing.bytes)
         && existing.source == wanted.source
         && existing.block == wanted.block
+        && existing.replica.as_ref().map(|replica| replica.interval_seconds) == wanted.replica_interval
         && (existing.block || existing.wanted_file_system == wanted.file_system);
     if same {
         return Ok(existing);
@@ -270,7 +254,7 @@ mod tests {
     fn sizes_are_whole_mebibytes_within_their_bounds() {
         let size = |least, most| Size { least, most };
         for (size, floor, expected) in [
-            (size(0, 0), 0, Some(DEFAULT_BYTES)),
+            (size(0, 0), 0, Some(SIZES.default)),
             (size(1, 0), MIB, Some(MIB)),
             (size(MIB + 1, 0), MIB, Some(2 * MIB)),
             (size(MIB + 1, MIB + 2), MIB, None),
@@ -280,7 +264,7 @@ mod tests {
             (size(u64::MAX, 0), 0, None),
             (size(0, 0), 5 * MIB, Some(5 * MIB)),
         ] {
-            assert_eq!(size.resolve(floor).ok(), expected, "{size:?} {floor}");
+            assert_eq!(size.resolve(&SIZES, floor).ok(), expected, "{size:?} {floor}");
         }
     }
 }

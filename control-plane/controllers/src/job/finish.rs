@@ -169,7 +169,9 @@ impl Pass<'_> {
         if ending.failed {
             self.plan.push(Action::warning(self.job, &ending.reason, ending.message));
         } else {
-            self.status.completion_time = Some(Time(self.now));
+            // The clock may have been set back since the start.
+            let started = self.status.start_time.as_ref().map_or(self.now, |time| time.0);
+            self.status.completion_time = Some(Time(self.now.max(started)));
             self.plan.push(Action::normal(self.job, "Completed", "Job completed"));
         }
     }

@@ -98,7 +98,7 @@ impl Applier {
                 match outcome {
                     Ok(echo) => applied.echoes.extend(echo),
                     Err(failed) => {
-                        applied.unsure = applied.unsure.or(action.written().filter(|_| is_unsure(&failed.1)));
+                        applied.unsure = applied.unsure.or(action.written().filter(|_| failed.1.is_outcome_unknown()));
                         applied.failure = Some(failed);
                     }
                 }
@@ -314,15 +314,6 @@ fn remove_directory(path: &Path) -> Result<(), Error> {
 pub async fn newest(client: &Client, resource: ResourceType, namespace: &str) -> Result<u64, Error> {
     let list = client.dynamic(&address(resource)).list_objects(namespace, &ListOptions::default()).await?;
     Ok(list.items.iter().map(|object| object.revision).max().unwrap_or(0))
-}
-
-/// Reports whether a failed write may have succeeded: no response arrived, or one that does not say.
-fn is_unsure(error: &Error) -> bool {
-    match error {
-        Error::Transport(_) | Error::Timeout(_) | Error::Decode(_) => true,
-        Error::Api(status) => status.code >= 500,
-        Error::Config(_) => false,
-    }
 }
 
 fn written(resource: ResourceType, object: &Value) -> Echo {

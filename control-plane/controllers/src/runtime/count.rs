@@ -2,7 +2,7 @@
 //! applied.
 //!
 //! A label value comes from the code, or names a namespace, zone, CIDR, autoscaler, StatefulSet or the manager of a
-//! Job, as upstream's do. No other string that a user writes into an object may become a label value.
+//! Job, as upstream's do, or a PersistentVolume with a copy. No other string that a user writes into an object may become a label value.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

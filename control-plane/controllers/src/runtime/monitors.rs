@@ -186,6 +186,14 @@ impl Monitors {
         all
     }
 
+    /// Lists the objects of a resource that has no namespaces.
+    pub fn of_cluster(&self, group: &str, plural: &str) -> Vec<Arc<Object>> {
+        let monitors = self.read();
+        let is_it = |of: &&Resource| of.group == group && of.plural == plural;
+        let found = monitors.iter().find(|(resource, _)| is_it(resource));
+        found.map(|(_, monitor)| monitor.cache.list("")).unwrap_or_default()
+    }
+
     /// Lists the objects of all resources with an owner reference to this uid.
     pub fn dependents(&self, uid: &str) -> Vec<(Resource, Arc<Object>)> {
         let monitors = self.read();

@@ -49,12 +49,13 @@ pub fn source(view: &dyn View, claim: PersistentVolumeClaim) -> Result<Source, S
 pub fn node_of(view: &dyn View, volume: &PersistentVolume) -> Option<String> {
     let spec = volume.spec.as_ref()?;
     let terms = &spec.node_affinity.as_ref()?.required.as_ref()?.node_selector_terms;
-    let [term] = terms.as_slice() else { return None };
     let nodes: Vec<Node> = view.all("");
-    let matching: Vec<&Node> = nodes.iter().filter(|node| selects(term, node)).collect();
-    match matching.as_slice() {
-        [node] => Some(node.name().to_owned()),
-        _ => hostname(term),
+    let is_reached = |node: &&Node| terms.iter().any(|term| selects(term, node));
+    let matching: Vec<&Node> = nodes.iter().filter(is_reached).collect();
+    match (matching.as_slice(), terms.as_slice()) {
+        ([node], _) => Some(node.name().to_owned()),
+        (_, [term]) => hostname(term),
+        _ => None,
     }
 }
 
@@ -68,12 +69,17 @@ fn hostname(term: &NodeSelectorTerm) -> Option<String> {
 }
 
 /// Reports whether all expressions of a term hold for the labels of a node. Storage drivers demand values of topology
-/// keys, and nothing else.
+/// keys, and our own that the label of a volume's new primary does not exist.
 fn selects(term: &NodeSelectorTerm, node: &Node) -> bool {
     let labels = node.metadata.labels.clone().unwrap_or_default();
     let holds = |one: &NodeSelectorRequirement| {
         let value = labels.get(&one.key);
-        one.operator == "In" && value.is_some_and(|value| one.values.iter().flatten().any(|allowed| allowed == value))
+        let is_listed = value.is_some_and(|value| one.values.iter().flatten().any(|allowed| allowed == value));
+        match one.operator.as_str() {
+            "In" => is_listed,
+            "DoesNotExist" => value.is_none(),
+            _ => false,
+        }
     };
     term.match_fields.is_none() && term.match_expressions.iter().flatten().all(holds)
 }

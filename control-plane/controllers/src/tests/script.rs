@@ -467,4 +467,5 @@ testkit_fixture::scripts! {
     storage_protection
     volume_backups
     volume_binding
+    volume_replicas
 }

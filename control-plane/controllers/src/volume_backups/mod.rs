@@ -1,4 +1,5 @@
-//! Volume backups: finds the node that makes each backup, makes backups by schedule, and deletes the oldest.
+//! Volume backups: finds the node that makes each backup, makes backups by schedule, and deletes the oldest. And volumes
+//! with a copy on another node: chooses and promotes it.
 //!
 //! The nodes read and write the data ([ADR 45](../../../docs/adr/0045-volume-backups-are-chunks-and-manifests.md)): a
 //! node handles the VolumeBackups and repositories whose status names it. This controller does the rest, and reports why
@@ -7,8 +8,11 @@
 //! The kinds are custom resources. The controllers begin when the API server serves them.
 
 mod backup;
+mod replica;
 mod repository;
 mod schedule;
+
+pub use replica::ACCOUNT as REPLICA_ACCOUNT;
 
 use std::sync::Arc;
 
@@ -28,6 +32,7 @@ pub fn controllers() -> Vec<(&'static str, Arc<dyn Decide>)> {
         ("volume_backup", Arc::new(backup::BackupController)),
         ("volume_backup_repository", Arc::new(repository::RepositoryController)),
         ("volume_backup_schedule", Arc::new(schedule::ScheduleController)),
+        ("volume_replica", Arc::new(replica::ReplicaController)),
     ]
 }
 

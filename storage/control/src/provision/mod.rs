@@ -36,7 +36,7 @@ pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 const BETA_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
 /// Keeps a claim while volumes are cloned from it.
-const CLONE_FINALIZER: &str = "provisioner.storage.kubernetes.io/cloning-protection";
+pub const CLONE_FINALIZER: &str = "provisioner.storage.kubernetes.io/cloning-protection";
 
 pub struct Provisioner {
     world: Arc<World>,
@@ -49,6 +49,8 @@ pub struct Provisioner {
 enum Stop {
     /// Another component, or an event to come, is responsible.
     NotOurs,
+    /// The driver is not registered on this node yet.
+    Unknown,
     /// The claim cannot be provisioned like this.
     Failed(String),
     /// Another node must be selected.
@@ -74,7 +76,7 @@ impl Loop for Provisioner {
             claims.iter().filter(waits).map(|claim| Key::new(claim.namespace(), claim.name())).collect()
         };
         vec![
-            Watch::own(self.world.cache::<PersistentVolumeClaim>()),
+            Watch { cache: self.world.cache::<PersistentVolumeClaim>(), keys: Box::new(claim_and_source) },
             Watch { cache: self.world.cache::<StorageClass>(), keys: Box::new(of_class) },
             Watch::read(self.world.cache::<PersistentVolume>()),
             Watch::read(self.world.cache::<Node>()),
@@ -88,6 +90,14 @@ impl Loop for Provisioner {
     }
 }
 
+/// Returns the claim that changed, and the claim that it clones, which is released when the clone is made or gone.
+fn claim_and_source(change: &Change) -> Vec<Key> {
+    let claim = change.object().and_then(|object| PersistentVolumeClaim::decode(&object.bytes).ok());
+    let source = claim.as_ref().and_then(source::clones);
+    let source = source.map(|name| Key::new(&change.key.namespace, name));
+    [Some(change.key.clone()), source].into_iter().flatten().collect()
+}
+
 impl Provisioner {
     pub fn new(world: Arc<World>) -> Provisioner {
         Provisioner { world, in_progress: Mutex::default() }
@@ -95,11 +105,12 @@ impl Provisioner {
 
     async fn sync(&self, key: &Key) -> Next {
         let claim: Option<PersistentVolumeClaim> = self.world.get(&key.namespace, &key.name);
+        // A claim that is being deleted waits for its clones.
+        if let Some(source) = claim.as_ref().filter(|claim| has_finalizer(*claim, CLONE_FINALIZER)) {
+            self.release_clone_source(source).await;
+        }
         let claim = claim.filter(|claim| !is_deleted(claim));
         let Some(claim) = claim else { return self.abandon(key).await };
-        if has_finalizer(&claim, CLONE_FINALIZER) {
-            self.release_clone_source(&claim).await;
-        }
         let class = match self.class_to_provision(&claim) {
             Some(class) => class,
             None => return Next::Done,
@@ -161,8 +172,11 @@ impl Provisioner {
             let message = "the volume of an earlier claim of this name is still being made";
             return Err(Stop::InProgress(message.to_owned()));
         }
-        let selected = self.selected_node(claim).await?;
+        let selected = self.selected_node(claim, class).await?;
         let source = DataSource::read(&self.world, claim).await?;
+        if let Some(node) = source.as_ref().and_then(|source| source.elsewhere(&self.world)) {
+            return self.hand_over(claim, &node).await;
+        }
         let parameters = class.parameters.clone().unwrap_or_default();
         let secrets = secrets::of_class(&parameters, &name, claim).map_err(Stop::Failed)?;
         let wanted = Wanted {
@@ -170,6 +184,7 @@ impl Provisioner {
             class,
             default_fs_type: &self.world.options.default_fs_type,
             knows_single_writers: self.world.driver.has(Rpc::SingleNodeMultiWriter),
+            extra_create_metadata: self.world.options.extra_create_metadata,
         };
         let mut request = wanted.request().map_err(Stop::Failed)?;
         request.secrets = secrets::read(&self.world, secrets.provisioner.as_ref()).await.map_err(Stop::Failed)?;
@@ -197,8 +212,9 @@ impl Provisioner {
         Ok(())
     }
 
-    /// Returns the selected node. A volume of a node that binds at once is provisioned by the first node that takes it.
-    async fn selected_node(&self, claim: &PersistentVolumeClaim) -> Result<Option<String>, Stop> {
+    /// Returns the selected node. A volume of a node that binds at once is provisioned by the first node that takes it,
+    /// of those that the class allows.
+    async fn selected_node(&self, claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<Option<String>, Stop> {
         if let Some(selected) = annotation(claim, SELECTED_NODE) {
             if self.world.get::<Node>("", selected).is_none() {
                 return Err(Stop::Reschedule(format!("the selected node {selected} does not exist")));
@@ -206,6 +222,12 @@ impl Provisioner {
             return Ok(Some(selected.to_owned()));
         }
         let Some(node) = &self.world.options.node else { return Ok(None) };
+        let nodes = topology::nodes(&self.world);
+        match topology::allows(class.allowed_topologies.as_deref().unwrap_or_default(), &nodes, node) {
+            Some(true) => {}
+            Some(false) => return Err(Stop::NotOurs),
+            None => return Err(Stop::Unknown),
+        }
         // The version lets one node win.
         let metadata = json!({
             "resourceVersion": claim.metadata.resource_version,
@@ -215,6 +237,23 @@ impl Provisioner {
             Ok(()) => Err(Stop::NotOurs),
             Err(error) if error.is_conflict() || error.is_not_found() => Err(Stop::NotOurs),
             Err(error) => Err(Stop::Failed(error.to_string())),
+        }
+    }
+
+    /// Selects the node of the data source for a claim: it can be provisioned nowhere else. The scheduler follows.
+    async fn hand_over(&self, claim: &PersistentVolumeClaim, node: &str) -> Result<(), Stop> {
+        if self.world.get::<Node>("", node).is_none() {
+            return Err(Stop::Failed(format!("the data source is on node {node}, which does not exist")));
+        }
+        let message = format!("the data source is on node {node}, which is selected for the volume");
+        self.world.normal(claim, "Provisioning", message);
+        let metadata = json!({
+            "resourceVersion": claim.metadata.resource_version,
+            "annotations": {SELECTED_NODE: node},
+        });
+        match self.world.patch(claim, json!({"metadata": metadata})).await {
+            Err(error) if !error.is_conflict() && !error.is_not_found() => Err(Stop::Failed(error.to_string())),
+            _ => Err(Stop::NotOurs),
         }
     }
 
@@ -320,6 +359,7 @@ impl Provisioner {
     async fn report(&self, claim: &PersistentVolumeClaim, class: &StorageClass, stop: Stop) -> Next {
         let (message, is_rescheduled) = match stop {
             Stop::NotOurs => return Next::Done,
+            Stop::Unknown => return Next::Retry,
             Stop::Failed(message) | Stop::InProgress(message) => (message, false),
             Stop::Reschedule(message) => (message, true),
         };

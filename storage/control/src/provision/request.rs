@@ -1,5 +1,6 @@
 //! The request for a volume: size, capabilities and parameters of a claim and its class.
 
+use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use corten_api::k8s_openapi::api::storage::v1::StorageClass;
 use corten_meta::Quantity;
@@ -17,11 +18,23 @@ pub struct Wanted<'a> {
     pub default_fs_type: &'a str,
     /// Whether the driver distinguishes one pod of a node from several.
     pub knows_single_writers: bool,
+    /// Whether the driver learns the names of the claim and the volume.
+    pub extra_create_metadata: bool,
 }
 
 /// Returns the name of the volume; the uid makes it unique for all time.
 pub fn volume_name(claim: &PersistentVolumeClaim) -> String {
     format!("pvc-{}", claim.metadata.uid.as_deref().unwrap_or_default())
+}
+
+/// Returns the parameters with the names of a claim and its volume.
+fn metadata(claim: &PersistentVolumeClaim) -> [(String, String); 3] {
+    let parameter = |key: &str, value: String| (format!("csi.storage.k8s.io/{key}"), value);
+    [
+        parameter("pvc/name", claim.name().to_owned()),
+        parameter("pvc/namespace", claim.namespace().to_owned()),
+        parameter("pv/name", volume_name(claim)),
+    ]
 }
 
 /// Returns the requested size in bytes.
@@ -45,6 +58,9 @@ impl Wanted<'_> {
         let parameters = self.class.parameters.clone().unwrap_or_default();
         let mut for_driver = secrets::for_driver(&parameters)?;
         for_driver.retain(|key, _| !key.eq_ignore_ascii_case("fstype"));
+        if self.extra_create_metadata {
+            for_driver.extend(metadata(self.claim));
+        }
         Ok(csi::CreateVolumeRequest {
             name: volume_name(self.claim),
             capacity_range: Some(csi::CapacityRange { required_bytes: requested_bytes(self.claim), limit_bytes: 0 }),
@@ -126,7 +142,14 @@ mod tests {
     fn wanted(claim: &str, class: &str, knows_single_writers: bool) -> Result<csi::CreateVolumeRequest, String> {
         let claim = testkit_fixture::typed(claim);
         let class = testkit_fixture::typed(class);
-        Wanted { claim: &claim, class: &class, default_fs_type: "ext4", knows_single_writers }.request()
+        let wanted = Wanted {
+            claim: &claim,
+            class: &class,
+            default_fs_type: "ext4",
+            knows_single_writers,
+            extra_create_metadata: false,
+        };
+        wanted.request()
     }
 
     #[test]
@@ -154,6 +177,14 @@ mod tests {
         assert_eq!(capability.access_mode.unwrap().mode, Mode::SingleNodeSingleWriter as i32);
         assert_eq!(capability.access_type, Some(AccessType::Block(BlockVolume {})));
         assert!(wanted(claim, "sc s provisioner=d", false).unwrap_err().contains("ReadWriteOncePod"));
+    }
+
+    #[test]
+    fn the_driver_learns_names_if_it_wants_to() {
+        let claim: PersistentVolumeClaim = testkit_fixture::typed("pvc shop/data uid=1 size=1Gi");
+        let shown = metadata(&claim).map(|(key, value)| format!("{key}={value}"));
+        let expected = ["pvc/name=data", "pvc/namespace=shop", "pv/name=pvc-1"];
+        assert_eq!(shown, expected.map(|one| format!("csi.storage.k8s.io/{one}")));
     }
 
     #[test]

@@ -7,9 +7,11 @@ use corten_meta::{Key, Quantity};
 use corten_plugins::csi;
 use corten_plugins::csi::controller_service_capability::rpc::Type as Rpc;
 use corten_plugins::csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
+use corten_snapshots::names::MANAGED_BY;
 use corten_snapshots::{VolumeBackup, VolumeSnapshot, VolumeSnapshotContent};
 
 use super::{CLONE_FINALIZER, Stop, request};
+use crate::topology;
 use crate::world::{World, annotation, is_deleted};
 
 /// The annotation of a content by which its mode may be changed.
@@ -18,15 +20,17 @@ const MODE_CHANGE: &str = "snapshot.storage.kubernetes.io/allow-volume-mode-chan
 pub enum DataSource {
     Snapshot {
         handle: String,
+        /// The one node that has the snapshot.
+        node: Option<String>,
     },
     Volume {
         claim: Box<PersistentVolumeClaim>,
         handle: String,
+        /// A node that reaches the volume, if this one does not.
+        node: Option<String>,
     },
     /// The volume is made empty, and filled before it is published.
-    Backup {
-        backup: Box<VolumeBackup>,
-    },
+    Backup { backup: Box<VolumeBackup> },
 }
 
 impl DataSource {
@@ -66,11 +70,22 @@ impl DataSource {
     /// Returns the source as the driver gets it; none if the driver makes an empty volume.
     pub fn content(&self) -> Option<csi::VolumeContentSource> {
         let content = match self {
-            DataSource::Snapshot { handle } => Type::Snapshot(SnapshotSource { snapshot_id: handle.clone() }),
+            DataSource::Snapshot { handle, .. } => Type::Snapshot(SnapshotSource { snapshot_id: handle.clone() }),
             DataSource::Volume { handle, .. } => Type::Volume(VolumeSource { volume_id: handle.clone() }),
             DataSource::Backup { .. } => return None,
         };
         Some(csi::VolumeContentSource { r#type: Some(content) })
+    }
+
+    /// Returns the node of a source that only another node has.
+    pub fn elsewhere(&self, world: &World) -> Option<String> {
+        let here = world.options.node.as_ref()?;
+        match self {
+            DataSource::Snapshot { node, .. } | DataSource::Volume { node, .. } => {
+                node.clone().filter(|node| node != here)
+            }
+            DataSource::Backup { .. } => None,
+        }
     }
 
     /// Keeps a claim from deletion while it is cloned. A snapshot is kept by the snapshot controller.
@@ -146,7 +161,8 @@ fn check_snapshot(
     }
     let handle = content.status.as_ref().and_then(|status| status.snapshot_handle.clone());
     let handle = handle.ok_or_else(|| format!("snapshot handle {name} is not available"))?;
-    Ok(DataSource::Snapshot { handle })
+    let node = content.metadata.labels.as_ref().and_then(|labels| labels.get(MANAGED_BY)).cloned();
+    Ok(DataSource::Snapshot { handle, node })
 }
 
 async fn backup(world: &World, claim: &PersistentVolumeClaim, name: &str) -> Result<DataSource, String> {
@@ -183,7 +199,12 @@ fn volume(world: &World, claim: &PersistentVolumeClaim, name: &str) -> Result<Da
         source.ok_or_else(|| format!("error getting PVC {name} (namespace {}): not found", claim.namespace()))?;
     let bound = source.spec.as_ref().and_then(|spec| spec.volume_name.clone()).unwrap_or_default();
     let volume: Option<PersistentVolume> = world.cache::<PersistentVolume>().typed(&Key::new("", bound));
-    check_volume(claim, source, volume, &world.driver.name)
+    let node = volume.as_ref().and_then(|volume| topology::other_node(world, volume));
+    let source = check_volume(claim, source, volume, &world.driver.name)?;
+    Ok(match source {
+        DataSource::Volume { claim, handle, .. } => DataSource::Volume { claim, handle, node },
+        other => other,
+    })
 }
 
 /// Checks that a claim can be cloned.
@@ -215,7 +236,7 @@ fn check_volume(
     if request::is_block(claim) != request::is_block(&source) {
         return Err("Source and target volume modes do not match".to_owned());
     }
-    Ok(DataSource::Volume { claim: Box::new(source), handle: csi.volume_handle })
+    Ok(DataSource::Volume { claim: Box::new(source), handle: csi.volume_handle, node: None })
 }
 
 #[cfg(test)]
@@ -230,7 +251,10 @@ mod tests {
             "d",
         );
         match result {
-            Ok(DataSource::Snapshot { handle }) => handle,
+            Ok(DataSource::Snapshot { handle, node }) => match node {
+                Some(node) => format!("{handle} on {node}"),
+                None => handle,
+            },
             Ok(_) => "another source".to_owned(),
             Err(error) => error,
         }
@@ -243,6 +267,8 @@ mod tests {
         let content = "vsc c spec={driver: d, volumeSnapshotRef: {namespace: default, name: s, uid: u1}, \
                        sourceVolumeMode: Filesystem} status={snapshotHandle: h, restoreSize: 1073741824}";
         assert_eq!(of_snapshot(claim, ready, content), "h");
+        let labels = format!("metadata.labels={{{MANAGED_BY}: n1}}");
+        assert_eq!(of_snapshot(claim, ready, &format!("{content} {labels}")), "h on n1");
         assert_eq!(of_snapshot(claim, "vs s uid=u1", content), "snapshot s is not Ready");
         assert!(of_snapshot("pvc copy size=1Mi", ready, content).contains("is less than the size"));
         assert!(of_snapshot("pvc copy size=1Gi volumeMode=Block", ready, content).contains("modifies the mode"));

@@ -6,6 +6,7 @@ use corten_api::k8s_openapi::api::storage::v1::StorageClass;
 use corten_meta::{Quantity, Value};
 use corten_plugins::csi;
 use corten_plugins::csi::controller_service_capability::rpc::Type as Rpc;
+use corten_snapshots::{BACKUP_DRIVER, REPLICAS_ATTRIBUTE};
 use serde_json::{Map, json};
 
 use super::request::is_block;
@@ -60,11 +61,20 @@ impl Made<'_> {
         if let Some(options) = &self.class.mount_options {
             object["spec"]["mountOptions"] = json!(options);
         }
-        let affinity = topology::affinity(&self.volume.accessible_topology);
+        let mut affinity = topology::affinity(&self.volume.accessible_topology);
         if self.driver.has_topology() && !affinity.is_null() {
+            if self.has_copy() {
+                affinity = topology::movable(affinity, &self.volume.volume_id);
+            }
             object["spec"]["nodeAffinity"] = affinity;
         }
         object
+    }
+
+    /// Reports whether the volume has a copy on another node, which may take its place.
+    fn has_copy(&self) -> bool {
+        let replicas = self.volume.volume_context.get(REPLICAS_ATTRIBUTE);
+        self.driver.name == BACKUP_DRIVER && replicas.is_some_and(|replicas| replicas == "2")
     }
 
     fn annotations(&self) -> Value {

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use corten_plugins::csi::controller_server::{Controller, ControllerServer};
 use corten_plugins::csi::controller_service_capability::rpc::Type as Rpc;
+use corten_plugins::csi::group_controller_server::{GroupController, GroupControllerServer};
+use corten_plugins::csi::group_controller_service_capability::rpc::Type as GroupRpc;
 use corten_plugins::csi::identity_server::{Identity, IdentityServer};
 use corten_plugins::csi::plugin_capability::service::Type as Service;
 use corten_plugins::csi::{
@@ -13,13 +15,17 @@ use corten_plugins::csi::{
     ControllerGetCapabilitiesResponse, ControllerGetVolumeRequest, ControllerGetVolumeResponse,
     ControllerModifyVolumeRequest, ControllerModifyVolumeResponse, ControllerPublishVolumeRequest,
     ControllerPublishVolumeResponse, ControllerServiceCapability, ControllerUnpublishVolumeRequest,
-    ControllerUnpublishVolumeResponse, CreateSnapshotRequest, CreateSnapshotResponse, CreateVolumeRequest,
-    CreateVolumeResponse, DeleteSnapshotRequest, DeleteSnapshotResponse, DeleteVolumeRequest, DeleteVolumeResponse,
-    GetCapacityRequest, GetCapacityResponse, GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse,
-    GetPluginInfoRequest, GetPluginInfoResponse, GetSnapshotRequest, GetSnapshotResponse, ListSnapshotsRequest,
-    ListSnapshotsResponse, ListVolumesRequest, ListVolumesResponse, PluginCapability, ProbeRequest, ProbeResponse,
-    Snapshot, ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, Volume,
-    controller_service_capability, plugin_capability,
+    ControllerUnpublishVolumeResponse, CreateSnapshotRequest, CreateSnapshotResponse, CreateVolumeGroupSnapshotRequest,
+    CreateVolumeGroupSnapshotResponse, CreateVolumeRequest, CreateVolumeResponse, DeleteSnapshotRequest,
+    DeleteSnapshotResponse, DeleteVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotResponse, DeleteVolumeRequest,
+    DeleteVolumeResponse, GetCapacityRequest, GetCapacityResponse, GetPluginCapabilitiesRequest,
+    GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse, GetSnapshotRequest,
+    GetSnapshotResponse, GetVolumeGroupSnapshotRequest, GetVolumeGroupSnapshotResponse,
+    GroupControllerGetCapabilitiesRequest, GroupControllerGetCapabilitiesResponse, GroupControllerServiceCapability,
+    ListSnapshotsRequest, ListSnapshotsResponse, ListVolumesRequest, ListVolumesResponse, PluginCapability,
+    ProbeRequest, ProbeResponse, Snapshot, ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse,
+    Volume, VolumeGroupSnapshot, controller_service_capability, group_controller_service_capability,
+    list_snapshots_response, plugin_capability,
 };
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
@@ -59,6 +65,11 @@ impl TestDriver {
         self.state.lock().unwrap().volumes.clone()
     }
 
+    /// Gives the driver a snapshot that the loops did not take.
+    pub fn add_snapshot(&self, handle: &str) {
+        self.state.lock().unwrap().snapshots.insert(handle.to_owned());
+    }
+
     pub fn snapshots(&self) -> BTreeSet<String> {
         self.state.lock().unwrap().snapshots.clone()
     }
@@ -85,6 +96,7 @@ pub fn serve(driver: Arc<TestDriver>, socket: PathBuf, shutdown: CancellationTok
     let listener = UnixListener::bind(&socket).unwrap();
     let server = tonic::transport::Server::builder()
         .add_service(IdentityServer::from_arc(driver.clone()))
+        .add_service(GroupControllerServer::from_arc(driver.clone()))
         .add_service(ControllerServer::from_arc(driver));
     tokio::spawn(async move {
         let serving = server.serve_with_incoming(UnixListenerStream::new(listener));
@@ -108,9 +120,12 @@ impl Identity for TestDriver {
         &self,
         _: Request<GetPluginCapabilitiesRequest>,
     ) -> Answer<GetPluginCapabilitiesResponse> {
-        let service = plugin_capability::Service { r#type: Service::ControllerService as i32 };
-        let capability = PluginCapability { r#type: Some(plugin_capability::Type::Service(service)) };
-        Ok(Response::new(GetPluginCapabilitiesResponse { capabilities: vec![capability] }))
+        let capability = |service: Service| {
+            let service = plugin_capability::Service { r#type: service as i32 };
+            PluginCapability { r#type: Some(plugin_capability::Type::Service(service)) }
+        };
+        let capabilities = [Service::ControllerService, Service::GroupControllerService].map(capability).to_vec();
+        Ok(Response::new(GetPluginCapabilitiesResponse { capabilities }))
     }
 
     async fn probe(&self, _: Request<ProbeRequest>) -> Answer<ProbeResponse> {
@@ -128,7 +143,14 @@ impl Controller for TestDriver {
             let rpc = controller_service_capability::Rpc { r#type: rpc as i32 };
             ControllerServiceCapability { r#type: Some(controller_service_capability::Type::Rpc(rpc)) }
         };
-        let capabilities = [Rpc::CreateDeleteVolume, Rpc::CreateDeleteSnapshot].map(capability).to_vec();
+        let all = [
+            Rpc::CreateDeleteVolume,
+            Rpc::CloneVolume,
+            Rpc::ModifyVolume,
+            Rpc::CreateDeleteSnapshot,
+            Rpc::ListSnapshots,
+        ];
+        let capabilities = all.map(capability).to_vec();
         Ok(Response::new(ControllerGetCapabilitiesResponse { capabilities }))
     }
 
@@ -189,8 +211,14 @@ impl Controller for TestDriver {
         Err(Status::unimplemented("capacity"))
     }
 
-    async fn list_snapshots(&self, _: Request<ListSnapshotsRequest>) -> Answer<ListSnapshotsResponse> {
-        Err(Status::unimplemented("list"))
+    async fn list_snapshots(&self, request: Request<ListSnapshotsRequest>) -> Answer<ListSnapshotsResponse> {
+        let wanted = request.into_inner().snapshot_id;
+        let found = self.snapshots().into_iter().filter(|snapshot_id| *snapshot_id == wanted);
+        let entries = found.map(|snapshot_id| {
+            let snapshot = Snapshot { snapshot_id, ready_to_use: true, ..Snapshot::default() };
+            list_snapshots_response::Entry { snapshot: Some(snapshot) }
+        });
+        Ok(Response::new(ListSnapshotsResponse { entries: entries.collect(), ..ListSnapshotsResponse::default() }))
     }
 
     async fn get_snapshot(&self, _: Request<GetSnapshotRequest>) -> Answer<GetSnapshotResponse> {
@@ -215,6 +243,46 @@ impl Controller for TestDriver {
         &self,
         _: Request<ControllerModifyVolumeRequest>,
     ) -> Answer<ControllerModifyVolumeResponse> {
-        Err(Status::unimplemented("modify"))
+        Ok(Response::new(ControllerModifyVolumeResponse {}))
+    }
+}
+
+#[tonic::async_trait]
+impl GroupController for TestDriver {
+    async fn group_controller_get_capabilities(
+        &self,
+        _: Request<GroupControllerGetCapabilitiesRequest>,
+    ) -> Answer<GroupControllerGetCapabilitiesResponse> {
+        use group_controller_service_capability::{Rpc, Type};
+        let rpc = Rpc { r#type: GroupRpc::CreateDeleteGetVolumeGroupSnapshot as i32 };
+        let capabilities = vec![GroupControllerServiceCapability { r#type: Some(Type::Rpc(rpc)) }];
+        Ok(Response::new(GroupControllerGetCapabilitiesResponse { capabilities }))
+    }
+
+    async fn create_volume_group_snapshot(
+        &self,
+        _: Request<CreateVolumeGroupSnapshotRequest>,
+    ) -> Answer<CreateVolumeGroupSnapshotResponse> {
+        Err(Status::unimplemented("create"))
+    }
+
+    async fn delete_volume_group_snapshot(
+        &self,
+        _: Request<DeleteVolumeGroupSnapshotRequest>,
+    ) -> Answer<DeleteVolumeGroupSnapshotResponse> {
+        Err(Status::unimplemented("delete"))
+    }
+
+    /// A group exists if a snapshot has its name.
+    async fn get_volume_group_snapshot(
+        &self,
+        request: Request<GetVolumeGroupSnapshotRequest>,
+    ) -> Answer<GetVolumeGroupSnapshotResponse> {
+        let group_snapshot_id = request.into_inner().group_snapshot_id;
+        if !self.snapshots().contains(&group_snapshot_id) {
+            return Err(Status::not_found("no such group"));
+        }
+        let group = VolumeGroupSnapshot { group_snapshot_id, ready_to_use: true, ..VolumeGroupSnapshot::default() };
+        Ok(Response::new(GetVolumeGroupSnapshotResponse { group_snapshot: Some(group) }))
     }
 }

@@ -2,6 +2,7 @@
 
 mod backup;
 mod driver;
+mod sources;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -11,6 +11,7 @@ use corten_plugins::csi;
 use csi::controller_client::ControllerClient;
 use csi::group_controller_client::GroupControllerClient;
 use csi::node_client::NodeClient;
+use csi::snapshot_metadata_client::SnapshotMetadataClient;
 use csi::volume_capability::access_mode::Mode;
 use csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
@@ -115,6 +116,10 @@ impl Driver {
 
     pub fn group_controller(&self) -> GroupControllerClient<Channel> {
         GroupControllerClient::new(self.channel.clone())
+    }
+
+    pub fn snapshot_metadata(&self) -> SnapshotMetadataClient<Channel> {
+        SnapshotMetadataClient::new(self.channel.clone())
     }
 
     pub fn node(&self) -> NodeClient<Channel> {

@@ -4,6 +4,7 @@
 
 mod crash;
 mod harness;
+mod metadata;
 mod writer;
 
 use std::fs::OpenOptions;
