@@ -100,9 +100,15 @@ impl ConnectionInfo {
 
     /// Records the version of a request.
     pub(crate) fn speaks(&self, version: Version) {
-        if version == Version::HTTP_2 && !self.is_http2.swap(true, Ordering::Relaxed) {
+        if version == Version::HTTP_2 && !self.is_http2() {
+            self.is_http2.store(true, Ordering::Relaxed);
             self.http2.notify_one();
         }
+    }
+
+    /// Reports whether the client has sent a request of HTTP/2.
+    pub(crate) fn is_http2(&self) -> bool {
+        self.is_http2.load(Ordering::Relaxed)
     }
 
     /// Resolves when another process accepts the connections of the listener and this one speaks HTTP/2, which can say

@@ -1,7 +1,10 @@
 //! One connection of a client: the PROXY protocol, TLS, and then HTTP or bytes.
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use corten_listen::{HANDSHAKE_TIMEOUT, Slot};
 use hyper::service::service_fn;
@@ -25,6 +28,7 @@ pub(crate) async fn serve(stream: TcpStream, slot: Slot, listener: Arc<ListenerS
     let state = Arc::clone(&listener);
     let killed = Quiet::new(async move { state.killed().await });
     tokio::select! {
+        biased;
         served = begin(stream, slot, listener, shared) => {
             if let Err(error) = served {
                 tracing::debug!(%error, "a connection ended");
@@ -53,7 +57,7 @@ async fn begin(mut stream: TcpStream, slot: Slot, listener: Arc<ListenerState>, 
     match &table.protocol {
         Protocol::Http(_) => {
             drop(table);
-            serve_http(Arc::new(info), Stream::Tcp(stream)).await
+            Box::pin(serve_http(Arc::new(info), Stream::Tcp(stream))).await
         }
         Protocol::Tcp(targets) => {
             info.used();
@@ -77,10 +81,10 @@ async fn begin(mut stream: TcpStream, slot: Slot, listener: Arc<ListenerState>, 
             {
                 return answer_challenge(stream, hello, Arc::clone(config)).await;
             }
-            match names.find(name).map(Arc::clone) {
+            match names.hosts().find(name).map(Arc::clone) {
                 Some(host) => {
                     drop(table);
-                    serve_tls(info, stream, hello, &host).await
+                    Box::pin(serve_tls(info, stream, hello, &host)).await
                 }
                 None => {
                     info.shared.metrics.refused("server_name");
@@ -111,7 +115,7 @@ async fn serve_tls(info: ConnectionInfo, stream: TcpStream, hello: Hello, host: 
             info.shared.metrics.refused("certificate");
             return Err(io::Error::new(io::ErrorKind::NotFound, "the host has no certificate"));
         }
-        TlsTable::Http { config, .. } | TlsTable::Tcp { config, .. } => Arc::clone(config),
+        TlsTable::Http { config, .. } | TlsTable::Tcp { config, .. } => config.of(&hello.accepted.client_hello()),
     };
     let handshake = StartHandshake::from_parts(hello.accepted, stream).into_stream(config);
     let finished = timeout(HANDSHAKE_TIMEOUT, handshake).await;
@@ -128,7 +132,32 @@ async fn serve_tls(info: ConnectionInfo, stream: TcpStream, hello: Hello, host: 
             let endpoint = tcp::connect(targets, info.addresses(), &[]).await?;
             tcp::relay(tls, endpoint).await
         }
-        _ => serve_http(Arc::new(info), tls).await,
+        _ => Box::pin(serve_http(Arc::new(info), tls)).await,
+    }
+}
+
+/// The turns of a connection among the tasks of its streams.
+///
+/// A stream with an answer wakes its connection, which the runtime runs next, before the streams that are ready too. A
+/// connection of HTTP/2 lets them go first, so that their answers leave together.
+#[derive(Default)]
+struct Turns {
+    has_waited: bool,
+}
+
+impl Turns {
+    fn poll<C: Future>(
+        &mut self,
+        info: &ConnectionInfo,
+        connection: Pin<&mut C>,
+        context: &mut Context<'_>,
+    ) -> Poll<C::Output> {
+        self.has_waited = info.is_http2() && !self.has_waited;
+        if self.has_waited {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        connection.poll(context)
     }
 }
 
@@ -139,23 +168,25 @@ async fn serve_http(info: Arc<ConnectionInfo>, stream: Stream) -> io::Result<()>
         let info = Arc::clone(&info);
         move |request: http::Request<hyper::body::Incoming>| {
             let info = Arc::clone(&info);
+            info.used();
+            info.speaks(request.version());
+            let (mut head, body) = request.into_parts();
             // Boxed, because the future is large, and hyper moves it more than once.
-            Box::pin(async move {
-                info.used();
-                info.speaks(request.version());
-                Ok::<_, std::convert::Infallible>(requests::handle(&info, request).await)
-            })
+            Box::pin(async move { Ok::<_, std::convert::Infallible>(requests::handle(&info, &mut head, body).await) })
         }
     });
     let connection = shared.http.serve_connection_with_upgrades(TokioIo::new(stream), service);
     tokio::pin!(connection);
+    let mut turns = Turns::default();
     let mut closed = Quiet::new(info.closed());
     let drained = Quiet::new(info.listener.drained());
     let retired = Quiet::new(info.retired());
     let mut ticks = Quiet::new(lazy_timer::ticks());
     tokio::select! {
         biased;
-        ended = connection.as_mut() => return ended.map_err(io::Error::other),
+        ended = poll_fn(|context| turns.poll(&info, connection.as_mut(), context)) => {
+            return ended.map_err(io::Error::other);
+        }
         () = &mut closed => return Ok(()),
         () = drained => connection.as_mut().graceful_shutdown(),
         () = retired => connection.as_mut().graceful_shutdown(),
@@ -163,7 +194,7 @@ async fn serve_http(info: Arc<ConnectionInfo>, stream: Stream) -> io::Result<()>
     }
     tokio::select! {
         biased;
-        ended = connection => ended.map_err(io::Error::other),
+        ended = poll_fn(|context| turns.poll(&info, connection.as_mut(), context)) => ended.map_err(io::Error::other),
         () = closed => Ok(()),
         () = ticks => Ok(()),
     }

@@ -1,20 +1,22 @@
 //! The edge: its listeners, and the changes of its configuration.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use corten_routing::{BackendKey, Configuration, Endpoints, ListenerKey};
+use corten_routing::{Backend, BackendKey, Configuration, Endpoints, ListenerKey};
+use imbl::OrdMap;
+use imbl::ordmap::DiffItem;
 use thiserror::Error;
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::access_log::AccessLog;
 use crate::listener::{ListenerLimits, RunningListener, Socket, SocketKey};
 use crate::shared::Shared;
-use crate::table::{Compiler, TlsConfigs};
+use crate::table::{Compiler, Table, TlsConfigs, WiderTables};
 
 /// The interval at which idle connections to endpoints are looked through.
 const SWEEP_PERIOD: Duration = Duration::from_secs(5);
@@ -71,6 +73,11 @@ pub struct Edge {
 struct State {
     listeners: HashMap<SocketKey, RunningListener>,
     tls: TlsConfigs,
+    wider: WiderTables,
+    /// The backends of the configuration that is served.
+    backends: OrdMap<BackendKey, Arc<Backend>>,
+    /// Backends that left the configuration, while a table or a request still has them.
+    left: Vec<BackendKey>,
     inherited: HashMap<SocketKey, Socket>,
     /// Whether another process accepts from the sockets.
     is_retired: bool,
@@ -104,17 +111,20 @@ impl Edge {
     /// socket could not be bound; all others serve.
     pub async fn apply(&self, configuration: &Configuration) -> Vec<ListenerError> {
         let mut state = self.state.lock().await;
-        for (key, backend) in &configuration.backends {
-            self.shared.backend(key).set_settings(backend);
-        }
+        self.set_backends(&mut state, configuration);
         let mut errors = Vec::new();
         let mut kept = HashMap::new();
         for (key, listener) in &configuration.listeners {
+            let last = self.last_table(&state, key, listener.bind_port);
+            let State { tls, wider, .. } = &mut *state;
             let mut compiler = Compiler {
                 backend: &|key| self.shared.backend(key),
                 metrics: &self.shared.metrics,
                 limiters: &self.shared.limiters,
-                tls: &mut state.tls,
+                unknown_keys: &self.shared.unknown_keys,
+                tls,
+                wider,
+                last,
             };
             let table = Arc::new(compiler.table(key.port, listener));
             for address in &self.addresses {
@@ -136,8 +146,32 @@ impl Edge {
         }
         self.shared.metrics.listeners.set(state.listeners.len() as f64);
         state.tls.forget_unused();
-        self.shared.forget_unused();
+        state.wider.forget_unused();
+        state.left.retain(|key| !configuration.backends.contains_key(key));
+        state.left = self.shared.forget(std::mem::take(&mut state.left));
+        self.shared.limiters.forget_unused();
         errors
+    }
+
+    /// Takes over the settings of backends that differ from those that are served.
+    fn set_backends(&self, state: &mut State, configuration: &Configuration) {
+        for item in state.backends.diff(&configuration.backends) {
+            match item {
+                DiffItem::Add(key, backend) | DiffItem::Update { new: (key, backend), .. } => {
+                    self.shared.backend(key).set_settings(backend);
+                }
+                DiffItem::Remove(key, _) => state.left.push(key.clone()),
+            }
+        }
+        state.backends = configuration.backends.clone();
+    }
+
+    /// Returns the table of the listener that has a socket now.
+    fn last_table(&self, state: &State, key: &ListenerKey, port: u16) -> Option<Arc<Table>> {
+        let sockets = self.addresses.iter().map(|address| SocketAddr::new(*address, port));
+        let mut running =
+            sockets.filter_map(|address| state.listeners.get(&SocketKey { address, transport: key.transport }));
+        running.next().map(RunningListener::table)
     }
 
     /// Returns the listener of a socket with a new table: the one that runs, or one on a new or inherited socket.
@@ -203,6 +237,11 @@ impl Edge {
         self.shared.tasks.close();
         // A task ends at once when its listener is killed.
         let _ = tokio::time::timeout(self.grace * 2, self.shared.tasks.wait()).await;
+    }
+
+    /// Waits for tokens with keys that their key sets lack, and returns the names of these sets.
+    pub async fn unknown_keys(&self) -> BTreeSet<Arc<str>> {
+        self.shared.unknown_keys.take().await
     }
 
     /// Returns the metrics in Prometheus' text format.

@@ -14,6 +14,7 @@ use crate::policy::cors::CorsPolicy;
 use crate::policy::jwt::TokenVerifier;
 use crate::policy::origin;
 use crate::policy::rate::{Concurrency, Limiter, Limiters};
+use crate::policy::unknown_keys::UnknownKeys;
 
 /// The filters of a rule or of a reference to a backend, in their order.
 #[derive(Debug, Default)]
@@ -115,6 +116,7 @@ impl Filters {
         filters: &[Filter],
         backend: &dyn Fn(&BackendKey) -> Arc<Backend>,
         limiters: &Limiters,
+        unknown_keys: &Arc<UnknownKeys>,
     ) -> Filters {
         let mut made = Filters::default();
         for filter in filters {
@@ -163,11 +165,11 @@ impl Filters {
                 Filter::ForwardAuth(policy) => {
                     RequestFilter::ForwardAuth { backend: backend(&policy.backend), policy: Arc::clone(policy) }
                 }
-                Filter::Jwt(jwt) => RequestFilter::Jwt(TokenVerifier::new(jwt)),
+                Filter::Jwt(jwt) => RequestFilter::Jwt(TokenVerifier::new(jwt, unknown_keys)),
                 Filter::BodySize(limit) => RequestFilter::BodySize(*limit),
                 Filter::Respond(response) => RequestFilter::Respond(Arc::clone(response)),
                 Filter::AnyOf(conditions) => {
-                    let of = |one: &Filter| Filters::new(std::slice::from_ref(one), backend, limiters);
+                    let of = |one: &Filter| Filters::new(std::slice::from_ref(one), backend, limiters, unknown_keys);
                     RequestFilter::AnyOf(conditions.iter().map(of).collect())
                 }
             };

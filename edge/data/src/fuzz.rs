@@ -30,8 +30,14 @@ pub fn proxy_headers(source: SocketAddr, destination: SocketAddr) -> [Vec<u8>; 2
 
 /// Reports whether a bearer token is accepted by a set of keys.
 pub fn accepts_token(keys: &[u8], token: &[u8]) -> bool {
-    let policy = Jwt { issuer: None, audiences: Vec::new(), keys_json: Arc::from(keys), claim_headers: Vec::new() };
-    TokenVerifier::new(&policy).accept(&mut authorization(b"Bearer ", token))
+    let policy = Jwt {
+        issuer: None,
+        audiences: Vec::new(),
+        keys_json: Arc::from(keys),
+        key_set: None,
+        claim_headers: Vec::new(),
+    };
+    TokenVerifier::new(&policy, &Arc::default()).accept(&mut authorization(b"Bearer ", token))
 }
 
 /// Reports whether Basic credentials are those of a user without a password.

@@ -124,6 +124,11 @@ impl RunningListener {
         self.socket.as_ref()
     }
 
+    /// Returns the table of new requests.
+    pub(crate) fn table(&self) -> Arc<Table> {
+        self.state.table()
+    }
+
     /// Takes over a new table. Requests in flight keep theirs.
     pub(crate) fn set_table(&self, table: Arc<Table>) {
         self.state.set_table(table);
@@ -155,6 +160,7 @@ async fn accept(listener: Arc<TcpListener>, gate: Gate, state: Arc<ListenerState
         };
         let (stream, slot) = accepted;
         shared.metrics.connected("tcp");
-        shared.tasks.spawn(connection::serve(stream, slot, Arc::clone(&state), Arc::clone(&shared)));
+        // Boxed, because the future is large, and the runtime moves it more than once.
+        shared.tasks.spawn(Box::pin(connection::serve(stream, slot, Arc::clone(&state), Arc::clone(&shared))));
     }
 }

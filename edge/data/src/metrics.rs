@@ -1,7 +1,7 @@
 //! Metrics of the edge. Labels come from the configuration alone, and the number of routes is bounded.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use corten_meta::metrics::{Family, Kind, Registry, Series};
 use corten_routing::ObjectName;
@@ -53,7 +53,7 @@ static LISTENERS: Family = Family {
 /// The metrics of one edge.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    registry: Registry,
+    registry: Arc<Registry>,
     routes: Mutex<HashMap<ObjectName, RouteMetrics>>,
     unmatched: RouteMetrics,
     overflow: RouteMetrics,
@@ -61,38 +61,46 @@ pub(crate) struct Metrics {
     pub(crate) listeners: Arc<Series>,
 }
 
-/// The series of one route.
+/// The series of one route. Clones share them.
 #[derive(Clone, Debug)]
-pub(crate) struct RouteMetrics {
-    requests: [Arc<Series>; CLASSES.len()],
-    duration: Arc<Series>,
+pub(crate) struct RouteMetrics(Arc<RouteSeries>);
+
+/// Series that are made when they are first counted: most routes of a large cluster rest on most nodes.
+#[derive(Debug)]
+struct RouteSeries {
+    registry: Arc<Registry>,
+    route: ObjectName,
+    requests: [OnceLock<Arc<Series>>; CLASSES.len()],
+    duration: OnceLock<Arc<Series>>,
 }
 
 impl RouteMetrics {
-    fn new(registry: &Registry, kind: &str, namespace: &str, name: &str) -> RouteMetrics {
-        RouteMetrics {
-            requests: CLASSES.map(|class| registry.series(&REQUESTS, &[kind, namespace, name, class])),
-            duration: registry.series(&DURATION, &[kind, namespace, name]),
-        }
+    fn new(registry: &Arc<Registry>, route: ObjectName) -> RouteMetrics {
+        let registry = Arc::clone(registry);
+        let requests = std::array::from_fn(|_| OnceLock::new());
+        RouteMetrics(Arc::new(RouteSeries { registry, route, requests, duration: OnceLock::new() }))
     }
 
     /// Counts a response.
     pub(crate) fn observe(&self, status: http::StatusCode, seconds: f64) {
-        let class = usize::from(status.as_u16() / 100);
-        let known = self.requests.get(class).or_else(|| self.requests.first());
-        if let Some(series) = known {
-            series.add(1.0);
+        let RouteSeries { registry, route, requests, duration } = &*self.0;
+        let ObjectName { kind, namespace, name } = route;
+        let number = usize::from(status.as_u16() / 100);
+        let number = if number < CLASSES.len() { number } else { 0 };
+        if let (Some(series), Some(class)) = (requests.get(number), CLASSES.get(number)) {
+            series.get_or_init(|| registry.series(&REQUESTS, &[kind, namespace, name, class])).add(1.0);
         }
-        self.duration.observe(seconds);
+        duration.get_or_init(|| registry.series(&DURATION, &[kind, namespace, name])).observe(seconds);
     }
 }
 
 impl Metrics {
     pub(crate) fn new() -> Metrics {
-        let registry = Registry::default();
+        let registry = Arc::new(Registry::default());
+        let of = |name: &str| ObjectName { kind: "", namespace: "".into(), name: name.into() };
         Metrics {
-            unmatched: RouteMetrics::new(&registry, "", "", ""),
-            overflow: RouteMetrics::new(&registry, "", "", "(others)"),
+            unmatched: RouteMetrics::new(&registry, of("")),
+            overflow: RouteMetrics::new(&registry, of("(others)")),
             retries: registry.series(&RETRIES, &[]),
             listeners: registry.series(&LISTENERS, &[]),
             routes: Mutex::default(),
@@ -109,7 +117,7 @@ impl Metrics {
         if routes.len() >= MAX_ROUTES {
             return self.overflow.clone();
         }
-        let made = RouteMetrics::new(&self.registry, route.kind, &route.namespace, &route.name);
+        let made = RouteMetrics::new(&self.registry, route.clone());
         routes.insert(route.clone(), made.clone());
         made
     }

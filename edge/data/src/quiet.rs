@@ -35,18 +35,15 @@ impl<F: Future> Future for Quiet<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let known = self.signal.take().filter(|signal| signal.task.will_wake(context.waker()));
-        let signal = known
-            .unwrap_or_else(|| Arc::new(Signal { is_woken: AtomicBool::new(true), task: context.waker().clone() }));
-        let is_woken = signal.is_woken.swap(false, Ordering::Acquire);
-        let polled = if is_woken {
-            let waker = Waker::from(Arc::clone(&signal));
-            self.future.as_mut().poll(&mut Context::from_waker(&waker))
-        } else {
-            Poll::Pending
+        let known = self.signal.as_ref().filter(|signal| signal.task.will_wake(context.waker()));
+        let signal = match known {
+            Some(signal) if !signal.is_woken.load(Ordering::Relaxed) => return Poll::Pending,
+            Some(signal) => Arc::clone(signal),
+            None => Arc::new(Signal { is_woken: AtomicBool::new(true), task: context.waker().clone() }),
         };
-        self.signal = Some(signal);
-        polled
+        signal.is_woken.swap(false, Ordering::Acquire);
+        self.signal = Some(Arc::clone(&signal));
+        self.future.as_mut().poll(&mut Context::from_waker(&Waker::from(signal)))
     }
 }
 

@@ -14,6 +14,7 @@ use crate::backend::Backend;
 use crate::lazy_timer::LazyTimer;
 use crate::metrics::Metrics;
 use crate::policy::rate::Limiters;
+use crate::policy::unknown_keys::UnknownKeys;
 
 /// The most copies of requests on their way to mirrors.
 const MAX_MIRRORS: usize = 1024;
@@ -27,6 +28,7 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     pub(crate) access_log: Option<AccessLog>,
     pub(crate) limiters: Limiters,
+    pub(crate) unknown_keys: Arc<UnknownKeys>,
     pub(crate) mirrors: Arc<Semaphore>,
     /// The settings of HTTP connections of clients.
     pub(crate) http: Builder<TokioExecutor>,
@@ -51,6 +53,7 @@ impl Shared {
             metrics: Metrics::new(),
             access_log,
             limiters: Limiters::default(),
+            unknown_keys: Arc::default(),
             mirrors: Arc::new(Semaphore::new(MAX_MIRRORS)),
             http: http(),
             tasks: TaskTracker::new(),
@@ -69,10 +72,15 @@ impl Shared {
         Arc::clone(backend)
     }
 
-    /// Forgets backends without endpoints that no table names.
-    pub(crate) fn forget_unused(&self) {
-        self.backends().retain(|_, backend| backend.has_endpoints() || Arc::strong_count(backend) > 1);
-        self.limiters.forget_unused();
+    /// Forgets backends that left the configuration, and returns those that a table or request still has.
+    pub(crate) fn forget(&self, left: Vec<BackendKey>) -> Vec<BackendKey> {
+        let mut backends = self.backends();
+        let is_used = |key: &BackendKey| backends.get(key).is_some_and(|backend| Arc::strong_count(backend) > 1);
+        let (used, unused): (Vec<BackendKey>, Vec<BackendKey>) = left.into_iter().partition(is_used);
+        for key in &unused {
+            backends.remove(key);
+        }
+        used
     }
 
     /// Closes idle connections to endpoints.

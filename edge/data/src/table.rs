@@ -4,11 +4,11 @@
 //! by all tables, so endpoints change under a request that has not chosen one yet.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, Weak};
 
 use corten_routing::{
     BackendKey, BackendRef, ClientValidation, Filter, Hosts, HttpHost, HttpRule, Listener, ListenerOptions,
-    ListenerProtocol, ObjectName, Retry, ServerCertificate, SessionPersistence, Timeouts, TlsHost, TlsUse,
+    ListenerProtocol, MadeHosts, ObjectName, Retry, ServerCertificate, SessionPersistence, Timeouts, TlsHost, TlsUse,
 };
 use rustls::ServerConfig;
 
@@ -16,6 +16,8 @@ use crate::backend::Backend;
 use crate::filters::Filters;
 use crate::metrics::{Metrics, RouteMetrics};
 use crate::policy::rate::Limiters;
+use crate::policy::unknown_keys::UnknownKeys;
+use crate::tls::HostConfig;
 use crate::{random, tls};
 
 /// A listener's configuration.
@@ -32,25 +34,41 @@ pub(crate) struct Table {
 #[derive(Debug)]
 pub(crate) enum Protocol {
     Http(HttpHosts),
-    Tls(Hosts<Arc<TlsTable>>),
+    Tls(TlsHosts),
     Tcp(Targets),
     Udp(Targets),
 }
 
-pub(crate) type HttpHosts = Hosts<Arc<HttpTable>>;
+/// The tables of hosts. A table of a host is made once, and stays while the host does.
+pub(crate) type HttpHosts = MadeHosts<Arc<HttpHost>, Arc<HttpTable>>;
+
+/// The tables of server names.
+pub(crate) type TlsHosts = MadeHosts<Arc<TlsHost>, Arc<TlsTable>>;
 
 #[derive(Debug)]
 pub(crate) struct HttpTable {
     pub(crate) host: Arc<HttpHost>,
-    /// One for each rule of the host, with its number.
-    pub(crate) rules: Vec<Arc<Rule>>,
+    /// One for each rule of the host itself, with its number.
+    rules: Box<[Arc<Rule>]>,
+    /// The table of the wider host, which all narrower ones share.
+    fallback: Option<Arc<HttpTable>>,
+}
+
+impl HttpTable {
+    /// Returns the consequences of a rule by its number.
+    pub(crate) fn rule(&self, number: usize) -> Option<&Arc<Rule>> {
+        match number.checked_sub(self.rules.len()) {
+            None => self.rules.get(number),
+            Some(rest) => self.fallback.as_ref()?.rule(rest),
+        }
+    }
 }
 
 /// The consequences of a rule; rules that are matches of one rule of a route share them.
 #[derive(Debug)]
 pub(crate) struct Rule {
     pub(crate) route: ObjectName,
-    pub(crate) filters: Filters,
+    pub(crate) filters: Arc<Filters>,
     pub(crate) targets: Targets,
     pub(crate) timeouts: Timeouts,
     pub(crate) retry: Option<Arc<Retry>>,
@@ -71,18 +89,18 @@ pub(crate) struct Target {
     weight: u64,
     /// None if the reference is invalid.
     pub(crate) backend: Option<Arc<Backend>>,
-    pub(crate) filters: Filters,
+    pub(crate) filters: Arc<Filters>,
 }
 
 /// A server name of a TLS listener.
 #[derive(Debug)]
 pub(crate) enum TlsTable {
     Http {
-        config: Arc<ServerConfig>,
+        config: Arc<HostConfig>,
         hosts: HttpHosts,
     },
     Tcp {
-        config: Arc<ServerConfig>,
+        config: Arc<HostConfig>,
         targets: Targets,
     },
     Passthrough(Targets),
@@ -114,27 +132,40 @@ impl Targets {
     }
 }
 
+/// The filters of rules without any.
+static NO_FILTERS: LazyLock<Arc<Filters>> = LazyLock::new(Arc::default);
+
 /// Makes tables.
 pub(crate) struct Compiler<'a> {
     pub(crate) backend: &'a (dyn Fn(&BackendKey) -> Arc<Backend> + Sync),
     pub(crate) metrics: &'a Metrics,
     pub(crate) limiters: &'a Limiters,
+    pub(crate) unknown_keys: &'a Arc<UnknownKeys>,
     pub(crate) tls: &'a mut TlsConfigs,
+    pub(crate) wider: &'a mut WiderTables,
+    /// The last table of the listener.
+    pub(crate) last: Option<Arc<Table>>,
+}
+
+/// The tables of hosts that narrower ones fall back to, by the place of their rules. Each keeps its rules, so that the
+/// place is taken.
+#[derive(Debug, Default)]
+pub(crate) struct WiderTables(HashMap<usize, Weak<HttpTable>>);
+
+impl WiderTables {
+    /// Forgets tables that are gone.
+    pub(crate) fn forget_unused(&mut self) {
+        self.0.retain(|_, table| table.strong_count() > 0);
+    }
 }
 
 /// TLS settings by their description. They outlive a configuration, so that clients resume their sessions.
 #[derive(Debug, Default)]
-pub(crate) struct TlsConfigs(HashMap<TlsDescription, TlsEntry>);
+pub(crate) struct TlsConfigs(HashMap<TlsDescription, Arc<HostConfig>>);
 
 /// The digest of certificates, keys and trusted certificates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct TlsDescription([u8; 32]);
-
-#[derive(Debug)]
-struct TlsEntry {
-    config: Option<Arc<ServerConfig>>,
-    is_used: bool,
-}
 
 impl TlsDescription {
     fn new(
@@ -169,20 +200,21 @@ impl TlsConfigs {
         certificates: &[Arc<ServerCertificate>],
         validation: Option<&Arc<ClientValidation>>,
         is_http: bool,
-    ) -> Option<Arc<ServerConfig>> {
+    ) -> Option<Arc<HostConfig>> {
         let description = TlsDescription::new(certificates, validation, is_http);
-        let entry = self.0.entry(description).or_insert_with(|| {
-            let made = tls::server_config(certificates, validation.map(Arc::as_ref), is_http);
-            let config = made.inspect_err(|error| tracing::warn!(%error, "a TLS host has no usable certificate"));
-            TlsEntry { config: config.ok(), is_used: true }
-        });
-        entry.is_used = true;
-        entry.config.clone()
+        if let Some(known) = self.0.get(&description) {
+            return Some(Arc::clone(known));
+        }
+        let made = HostConfig::new(certificates, validation.map(Arc::as_ref), is_http);
+        let made = made.inspect_err(|error| tracing::warn!(%error, "a TLS host has no usable certificate"));
+        let config = Arc::new(made.ok()?);
+        self.0.insert(description, Arc::clone(&config));
+        Some(config)
     }
 
-    /// Forgets settings that no table has asked for since the last call.
+    /// Forgets settings that no table has.
     pub(crate) fn forget_unused(&mut self) {
-        self.0.retain(|_, entry| std::mem::take(&mut entry.is_used));
+        self.0.retain(|_, config| Arc::strong_count(config) > 1);
     }
 }
 
@@ -197,8 +229,8 @@ struct RuleKey {
 impl Compiler<'_> {
     pub(crate) fn table(&mut self, port: u16, listener: &Listener) -> Table {
         let protocol = match &listener.protocol {
-            ListenerProtocol::Http(hosts) => Protocol::Http(self.hosts(hosts)),
-            ListenerProtocol::Tls(hosts) => Protocol::Tls(hosts.map(|host| Arc::new(self.tls_host(host)))),
+            ListenerProtocol::Http(hosts) => Protocol::Http(self.http_hosts(hosts)),
+            ListenerProtocol::Tls(hosts) => Protocol::Tls(self.tls_hosts(hosts)),
             ListenerProtocol::Tcp(backends) => Protocol::Tcp(self.targets(backends)),
             ListenerProtocol::Udp(backends) => Protocol::Udp(self.targets(backends)),
         };
@@ -211,17 +243,45 @@ impl Compiler<'_> {
         Table { port, protocol, options: listener.options.clone(), challenges }
     }
 
-    fn hosts(&self, hosts: &Hosts<Arc<HttpHost>>) -> HttpHosts {
-        let mut made: HashMap<*const HttpHost, Arc<HttpTable>> = HashMap::new();
-        hosts.map(|host| {
-            let table = made.entry(Arc::as_ptr(host)).or_insert_with(|| Arc::new(self.host(host)));
-            Arc::clone(table)
-        })
+    fn http_hosts(&mut self, hosts: &Hosts<Arc<HttpHost>>) -> HttpHosts {
+        let last = match self.last.as_deref() {
+            Some(Table { protocol: Protocol::Http(last), .. }) => last.clone(),
+            _ => HttpHosts::default(),
+        };
+        self.follow(last, hosts)
     }
 
-    fn host(&self, host: &Arc<HttpHost>) -> HttpTable {
+    fn tls_hosts(&mut self, hosts: &Hosts<Arc<TlsHost>>) -> TlsHosts {
+        let mut tables = match self.last.as_deref() {
+            Some(Table { protocol: Protocol::Tls(last), .. }) => last.clone(),
+            _ => TlsHosts::default(),
+        };
+        tables.follow(hosts, |host, last| Arc::new(self.tls_host(host, last.map(Arc::as_ref))));
+        tables
+    }
+
+    /// Brings tables of hosts up to date.
+    fn follow(&mut self, mut tables: HttpHosts, hosts: &Hosts<Arc<HttpHost>>) -> HttpHosts {
+        tables.follow(hosts, |host, _| Arc::new(self.host(host)));
+        tables
+    }
+
+    /// Makes the table of a host. That of the wider host is made once.
+    fn host(&mut self, host: &Arc<HttpHost>) -> HttpTable {
+        let fallback = host.fallback().map(|wider| {
+            let place = Arc::as_ptr(wider).addr();
+            self.wider.0.get(&place).and_then(Weak::upgrade).unwrap_or_else(|| {
+                let table = Arc::new(self.host(wider));
+                self.wider.0.insert(place, Arc::downgrade(&table));
+                table
+            })
+        });
+        HttpTable { rules: self.rules(host), host: Arc::clone(host), fallback }
+    }
+
+    fn rules(&self, host: &HttpHost) -> Box<[Arc<Rule>]> {
         let mut made: HashMap<RuleKey, Arc<Rule>> = HashMap::new();
-        let rules = host.rules().iter().map(|rule| {
+        let rules = host.own_rules().iter().map(|rule| {
             let key =
                 RuleKey { filters: rule.filters.as_ptr(), backends: rule.backends.as_ptr(), route: rule.route.clone() };
             // Rules without filters and backends may share the pointers of empty slices.
@@ -232,13 +292,13 @@ impl Compiler<'_> {
             let is_same = known.timeouts == rule.timeouts && known.retry == rule.retry && known.session == rule.session;
             if is_same { Arc::clone(known) } else { Arc::new(self.rule(rule)) }
         });
-        HttpTable { rules: rules.collect(), host: Arc::clone(host) }
+        rules.collect()
     }
 
     fn rule(&self, rule: &HttpRule) -> Rule {
         Rule {
             route: rule.route.clone(),
-            filters: Filters::new(&rule.filters, self.backend, self.limiters),
+            filters: self.filters(&rule.filters),
             targets: self.targets(&rule.backends),
             timeouts: rule.timeouts,
             retry: rule.retry.clone(),
@@ -248,19 +308,27 @@ impl Compiler<'_> {
         }
     }
 
+    /// Returns the filters of a rule or reference. Those without any share one value.
+    fn filters(&self, filters: &[Filter]) -> Arc<Filters> {
+        match filters {
+            [] => Arc::clone(&NO_FILTERS),
+            filters => Arc::new(Filters::new(filters, self.backend, self.limiters, self.unknown_keys)),
+        }
+    }
+
     fn targets(&self, references: &[BackendRef]) -> Targets {
         let targets: Vec<Target> = references
             .iter()
             .map(|reference| Target {
                 weight: u64::from(reference.weight),
                 backend: reference.key.as_ref().map(|key| (self.backend)(key)),
-                filters: Filters::new(&reference.filters, self.backend, self.limiters),
+                filters: self.filters(&reference.filters),
             })
             .collect();
         Targets { total: targets.iter().map(|target| target.weight).sum(), targets }
     }
 
-    fn tls_host(&mut self, host: &TlsHost) -> TlsTable {
+    fn tls_host(&mut self, host: &TlsHost, last: Option<&TlsTable>) -> TlsTable {
         match host {
             TlsHost::Passthrough(backends) => TlsTable::Passthrough(self.targets(backends)),
             TlsHost::Terminate { certificates, client_validation, then } => {
@@ -269,7 +337,13 @@ impl Compiler<'_> {
                     return TlsTable::Refused;
                 };
                 match then {
-                    TlsUse::Http(hosts) => TlsTable::Http { config, hosts: self.hosts(hosts) },
+                    TlsUse::Http(hosts) => {
+                        let last = match last {
+                            Some(TlsTable::Http { hosts, .. }) => hosts.clone(),
+                            _ => HttpHosts::default(),
+                        };
+                        TlsTable::Http { config, hosts: self.follow(last, hosts) }
+                    }
                     TlsUse::Tcp(backends) => TlsTable::Tcp { config, targets: self.targets(backends) },
                 }
             }

@@ -1,7 +1,8 @@
 //! The leader's half: installs Gateway API, and writes statuses, Services and their EndpointSlices.
 //!
-//! One loop: any change resolves everything anew, and writes what differs. A write that fails, or that another writer
-//! came before, is made again on the next round, from what the cache shows then.
+//! One loop: a change of routes resolves these routes, any other change everything, and what differs is written. A write
+//! that fails, or that another writer came before, is made again on the next round, which resolves everything, from what
+//! the cache shows then.
 //!
 //! Invariant: no object is changed that this controller did not make, apart from statuses.
 
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use corten_client::{
     Cache, Client, DeleteOptions, Error, EventRecorder, EventType, LeaderConfig, LeaderElector, ListOptions, ObjectRef,
-    Patch, Resource as Kind,
+    Patch, Resource as Kind, Subscription,
 };
 use corten_crds::covers;
 use corten_meta::{Key, Object, Value};
@@ -21,13 +22,14 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::crds;
-use crate::data::{SERVES, leases};
+use crate::data::{MISSED_KEYS, SERVES, leases};
+use crate::key_sets::{Fetching, KeySets, Missed, config_maps};
 use crate::objects::DataNode;
 use crate::resolve::{
-    self, Allocated, CLASS, CONTROLLER, INGRESS_CONTROLLER, NAMESPACE, OWNED_LABEL, PortRange, References, Resolved,
-    WantedEvent, WantedStatus,
+    self, Allocated, CLASS, CONTROLLER, ChangedRoutes, INGRESS_CONTROLLER, KEYS_LABEL, KeySource, Live, NAMESPACE,
+    OWNED_LABEL, PortRange, References, Resolution, Resolved, WantedEvent, WantedStatus,
 };
-use crate::world::{World, endpoint_slices, kind_of, services};
+use crate::world::{View, World, endpoint_slices, kind_of, services};
 
 /// The group of the data half's users, which gets to read the Secrets that Gateways name.
 pub const DATA_GROUP: &str = "system:corten:edge";
@@ -50,6 +52,8 @@ pub struct Config {
     /// Whether other processes may do the same work.
     pub leader_elect: bool,
     pub ports: PortRange,
+    /// How keys of tokens are fetched.
+    pub fetching: Fetching,
 }
 
 /// Runs the leader's half until shutdown, whenever this process leads.
@@ -68,24 +72,67 @@ async fn lead(config: &Config, client: Client, shutdown: CancellationToken) {
     if !install(&client, &shutdown).await {
         return;
     }
-    let Some(mut world) = World::open(client.clone(), shutdown.clone()).await else { return };
-    let mut leader = Leader::open(config.clone(), client, &world);
+    let Some(mut world) = World::open(client.clone(), View::Whole, shutdown.clone()).await else { return };
+    let mut key_sets = KeySets::new(config.fetching, client.clone());
+    let Some(mut leader) = Leader::open(config.clone(), client, &world, &shutdown).await else { return };
     let bell = world.bell().clone();
+    let mut last: Option<Round> = None;
     while !shutdown.is_cancelled() {
-        world.take_changes();
-        leader.take_changes();
-        world.objects_mut().nodes = leader.nodes(corten_meta::time::now());
-        let now = corten_meta::time::rfc3339(corten_meta::time::now());
-        let resolved = resolve::resolve(world.objects(), &now);
-        world.follow(&resolved.references);
-        let is_whole = leader.write(&world, &resolved).await;
-        leader.record(&resolved.events);
+        let changed = world.take_changes();
+        let is_touched = leader.take_changes();
+        let nodes = leader.nodes(corten_meta::time::now());
+        let is_changed = is_touched || changed.others || nodes != world.objects().nodes;
+        world.objects_mut().nodes = nodes;
+        let known = last.as_mut().filter(|last| last.is_whole && !is_changed);
+        let updated = known.and_then(|last| last.update(&world, &changed.routes));
+        let is_whole = match (updated, &mut last) {
+            (Some(statuses), Some(last)) => {
+                last.is_whole = leader.write_changes(&world, &statuses).await;
+                last.is_whole
+            }
+            _ => {
+                let round = Round::new(&mut world, &mut leader).await;
+                last.insert(round).is_whole
+            }
+        };
+        let references = last.as_ref().map(|last| &last.key_sets);
+        key_sets.follow(references.unwrap_or(&BTreeMap::new()), &leader.missed_keys());
         let pause = if is_whole { TICK } else { RETRY };
         tokio::select! {
             () = bell.notified() => tokio::time::sleep(SETTLE).await,
             () = tokio::time::sleep(pause) => {}
+            () = key_sets.changed() => {}
             () = shutdown.cancelled() => {}
         }
+    }
+}
+
+/// The last resolution of everything.
+struct Round {
+    live: Live,
+    key_sets: BTreeMap<Key, KeySource>,
+    /// Whether all writes since then succeeded.
+    is_whole: bool,
+}
+
+impl Round {
+    /// Resolves everything, and writes what differs.
+    async fn new(world: &mut World, leader: &mut Leader) -> Round {
+        let now = corten_meta::time::rfc3339(corten_meta::time::now());
+        let Resolution { resolved, live } = resolve::resolve_for(world.objects(), Some(&now));
+        world.follow(&resolved.references);
+        let is_whole = leader.write(world, &resolved).await;
+        leader.record(&resolved.events);
+        Round { live, key_sets: resolved.references.key_sets, is_whole }
+    }
+
+    /// Returns the statuses that follow from changes of routes; None if everything is to be resolved.
+    fn update(&mut self, world: &World, changed: &ChangedRoutes) -> Option<Vec<WantedStatus>> {
+        if changed.is_empty() {
+            return Some(Vec::new());
+        }
+        let now = corten_meta::time::rfc3339(corten_meta::time::now());
+        self.live.update(world.objects(), changed, Some(&now)).map(|update| update.statuses)
     }
 }
 
@@ -145,6 +192,10 @@ fn roles() -> Kind {
     Kind::new("rbac.authorization.k8s.io", "v1", "roles", true)
 }
 
+fn role_bindings() -> Kind {
+    Kind::new("rbac.authorization.k8s.io", "v1", "rolebindings", true)
+}
+
 /// The caches of the leader beside those of the world, and its client.
 struct Leader {
     config: Config,
@@ -153,7 +204,12 @@ struct Leader {
     nodes: Arc<Cache>,
     slices: Arc<Cache>,
     roles: Arc<Cache>,
-    subscriptions: Vec<corten_client::Subscription>,
+    role_bindings: Arc<Cache>,
+    key_sets: Arc<Cache>,
+    /// The changes of Leases and Nodes, whose content [`Leader::nodes`] returns.
+    of_nodes: Vec<Subscription>,
+    /// The changes of objects that the leader writes.
+    of_written: Vec<Subscription>,
     recorder: EventRecorder,
     /// The events that were written, so that each is written once.
     recorded: BTreeSet<(String, String)>,
@@ -193,33 +249,57 @@ impl Renewals {
 }
 
 impl Leader {
-    fn open(config: Config, client: Client, world: &World) -> Leader {
+    /// Opens the watches, and waits until all of them are synced: a Lease or a Node that has not been read yet would take
+    /// its node out of service. `None` at shutdown.
+    async fn open(config: Config, client: Client, world: &World, shutdown: &CancellationToken) -> Option<Leader> {
         let caches = world.caches();
         let leases = caches.resource(&leases(), NAMESPACE, ListOptions::default());
         let nodes = caches.dynamic(&nodes());
         let slices = caches.resource(&endpoint_slices(), "", ListOptions::labels(format!("{OWNED_LABEL}=nodes")));
-        let roles = caches.resource(&roles(), "", ListOptions::labels(format!("{OWNED_LABEL}=certificates")));
-        let all = [&leases, &nodes, &slices, &roles];
-        let subscriptions = all.map(|cache| cache.subscribe_with(world.bell())).into();
+        let certificates = || ListOptions::labels(format!("{OWNED_LABEL}=certificates"));
+        let roles = caches.resource(&roles(), "", certificates());
+        let role_bindings = caches.resource(&role_bindings(), "", certificates());
+        let key_sets =
+            caches.resource(&config_maps(), NAMESPACE, ListOptions::labels(format!("{OWNED_LABEL}={KEYS_LABEL}")));
+        for cache in [&leases, &nodes, &slices, &roles, &role_bindings, &key_sets] {
+            tokio::select! {
+                () = cache.synced() => {}
+                () = shutdown.cancelled() => return None,
+            }
+        }
+        let of_nodes = [&leases, &nodes].map(|cache| cache.subscribe_with(world.bell())).into();
+        let of_written = [&slices, &roles, &role_bindings, &key_sets];
+        let of_written = of_written.map(|cache| cache.subscribe_with(world.bell())).into();
         let recorder = EventRecorder::new(client.clone(), "gateway-controller", "");
-        Leader {
+        Some(Leader {
             config,
             client,
             leases,
             nodes,
             slices,
             roles,
-            subscriptions,
+            role_bindings,
+            key_sets,
+            of_nodes,
+            of_written,
             recorder,
             recorded: BTreeSet::new(),
             renewals: Renewals::default(),
-        }
+        })
     }
 
-    fn take_changes(&mut self) {
-        for subscription in &mut self.subscriptions {
+    /// Takes all changes that have arrived, and reports whether an object has changed that the leader writes.
+    fn take_changes(&mut self) -> bool {
+        for subscription in &mut self.of_nodes {
             while subscription.try_next().is_some() {}
         }
+        let mut is_touched = false;
+        for subscription in &mut self.of_written {
+            while subscription.try_next().is_some() {
+                is_touched = true;
+            }
+        }
+        is_touched
     }
 
     /// Returns the nodes whose Lease has not expired, with the Gateways that they serve.
@@ -230,6 +310,20 @@ impl Leader {
             data_node(&lease, &node.value(), now).map(|node| (name, node))
         };
         leases.into_iter().filter_map(node).collect()
+    }
+
+    /// Returns the key sets in which nodes missed keys.
+    fn missed_keys(&self) -> Missed {
+        let mut missed = Missed::new();
+        for lease in self.leases.all() {
+            let value = lease.value();
+            let reports = value["metadata"]["annotations"][MISSED_KEYS].as_str().unwrap_or_default();
+            let reports: BTreeMap<String, String> = serde_json::from_str(reports).unwrap_or_default();
+            for (set, report) in reports {
+                missed.entry(set).or_default().insert(lease.header.name.clone(), report);
+            }
+        }
+        missed
     }
 
     /// Writes events that are new. Those of objects that no longer cause them are forgotten.
@@ -265,7 +359,19 @@ impl Leader {
         is_whole &= self.delete_services(objects, &allocated).await;
         is_whole &= self.write_roles(&resolved.references).await;
         is_whole &= self.delete_leases(corten_meta::time::now()).await;
-        for wanted in &resolved.statuses {
+        is_whole &= self.delete_key_sets(&resolved.references).await;
+        is_whole & self.write_statuses(world, &resolved.statuses).await
+    }
+
+    /// Writes the statuses that follow from changes of routes, and deletes Leases that expired meanwhile.
+    async fn write_changes(&self, world: &World, statuses: &[WantedStatus]) -> bool {
+        let is_whole = self.delete_leases(corten_meta::time::now()).await;
+        is_whole & self.write_statuses(world, statuses).await
+    }
+
+    async fn write_statuses(&self, world: &World, statuses: &[WantedStatus]) -> bool {
+        let mut is_whole = true;
+        for wanted in statuses {
             is_whole &= self.write_status(world, wanted).await;
         }
         is_whole
@@ -317,12 +423,23 @@ impl Leader {
         let mut is_whole = true;
         for lease in self.leases.all() {
             let name = &lease.header.name;
-            let is_gone = self.nodes.is_synced() && self.nodes.get(&Key::new("", name.clone())).is_none();
+            let is_gone = self.nodes.get(&Key::new("", name.clone())).is_none();
             if is_gone && is_expired(&lease.value(), now) {
                 let options = DeleteOptions::uid(lease.header.uid.clone());
                 let deleted = self.client.dynamic(&leases()).delete(NAMESPACE, name, &options).await;
                 is_whole &= done(deleted, "Lease");
             }
+        }
+        is_whole
+    }
+
+    /// Deletes the keys that no policy names any longer.
+    async fn delete_key_sets(&self, references: &References) -> bool {
+        let mut is_whole = true;
+        for stale in self.key_sets.all().iter().filter(|map| !references.config_maps.contains(&map.key())) {
+            let options = DeleteOptions::uid(stale.header.uid.clone());
+            let deleted = self.client.dynamic(&config_maps()).delete(NAMESPACE, &stale.header.name, &options).await;
+            is_whole &= done(deleted, "ConfigMap");
         }
         is_whole
     }
@@ -334,12 +451,11 @@ impl Leader {
         let mut is_whole = true;
         for namespace in &namespaces {
             let [role, binding] = role_in(namespace, references);
-            let current = self.roles.get(&Key::new(*namespace, ROLE)).map(|object| object.value());
-            let is_new = current.is_none();
+            let key = Key::new(*namespace, ROLE);
+            let current = self.roles.get(&key).map(|object| object.value());
             is_whole &= done(self.put(&roles(), current, &role).await, "Role");
-            if is_new {
-                let bindings = Kind::new("rbac.authorization.k8s.io", "v1", "rolebindings", true);
-                is_whole &= done(create(&self.client, &bindings, &binding).await, "RoleBinding");
+            if self.role_bindings.get(&key).is_none() {
+                is_whole &= self.bind(&binding).await;
             }
         }
         for stale in self.roles.all().iter().filter(|role| !namespaces.contains(role.header.namespace.as_str())) {
@@ -350,7 +466,19 @@ impl Leader {
         is_whole
     }
 
+    /// Creates a RoleBinding. Its Role may be too new for the authorizer of the API server, which then does not find it:
+    /// the binding is tried again.
+    async fn bind(&self, binding: &Value) -> bool {
+        match create(&self.client, &role_bindings(), binding).await {
+            Err(error) if error.is_not_found() => false,
+            created => done(created, "RoleBinding"),
+        }
+    }
+
     async fn write_status(&self, world: &World, wanted: &WantedStatus) -> bool {
+        if world.objects().status(wanted.plural, &wanted.key).is_some_and(|current| covers(current, &wanted.status)) {
+            return true;
+        }
         let kind = kind_of(wanted.plural);
         let Some(current) = world.caches().dynamic(&kind).get(&wanted.key).map(|object| object.value()) else {
             return true;

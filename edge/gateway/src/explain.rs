@@ -243,7 +243,7 @@ fn matched(rule: &HttpRule) -> String {
 fn rules_at(subject: &Subject, key: &ListenerKey, hosts: &Hosts<Arc<HttpHost>>) -> Vec<String> {
     let mut lines = Vec::new();
     for (pattern, host) in hosts.entries() {
-        for rule in host.rules().iter().filter(|rule| subject.is_route_of(rule)) {
+        for rule in host.rules().filter(|rule| subject.is_route_of(rule)) {
             let backends: Vec<String> = rule
                 .backends
                 .iter()

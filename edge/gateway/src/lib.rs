@@ -11,6 +11,7 @@ pub mod demand;
 pub mod explain;
 pub mod import;
 pub mod issuer;
+pub mod key_sets;
 pub mod objects;
 mod path_regex;
 pub mod policy_spec;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use corten_meta::{Key, Value};
+use corten_meta::{Key, Object, Value};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -37,6 +37,25 @@ pub struct Objects {
     pub config_maps: Store<NoSpec>,
     /// The data nodes, by name.
     pub nodes: BTreeMap<String, DataNode>,
+}
+
+impl Objects {
+    /// Returns the status of an object that has one of ours.
+    pub fn status(&self, plural: &str, key: &Key) -> Option<&Value> {
+        fn of<'a, S>(store: &'a Store<S>, key: &Key) -> Option<&'a Value> {
+            store.get(key).map(|object| &object.status)
+        }
+        match plural {
+            "httproutes" => of(&self.http_routes, key),
+            "grpcroutes" => of(&self.grpc_routes, key),
+            "tlsroutes" => of(&self.tls_routes, key),
+            "tcproutes" => of(&self.tcp_routes, key),
+            "udproutes" => of(&self.udp_routes, key),
+            "ingresses" => of(&self.ingresses, key),
+            "routepolicies" => of(&self.route_policies, key),
+            _ => None,
+        }
+    }
 }
 
 /// The objects of one kind.
@@ -81,6 +100,16 @@ impl Metadata {
         Key::new(self.namespace.clone(), self.name.clone())
     }
 
+    /// Reports whether two versions of an object differ in its status at most.
+    pub fn is_same_spec(&self, other: &Metadata) -> bool {
+        self.generation > 0
+            && self.generation == other.generation
+            && self.uid == other.uid
+            && self.deletion_timestamp == other.deletion_timestamp
+            && self.labels == other.labels
+            && self.annotations == other.annotations
+    }
+
     /// Returns the order of precedence: the oldest first, then by namespace and name.
     pub fn age(&self) -> Age {
         Age { created: self.creation_timestamp.clone(), namespace: self.namespace.clone(), name: self.name.clone() }
@@ -99,6 +128,18 @@ pub struct Age {
 pub fn decode<S: DeserializeOwned + Default>(value: Value) -> Option<Resource<S>> {
     serde_json::from_value(value).inspect_err(|error| tracing::warn!(%error, "cannot decode an object")).ok()
 }
+
+/// Decodes an object as a watch has it, without the annotation in which kubectl keeps a copy of it.
+pub fn decode_object<S: DeserializeOwned + Default>(object: &Object) -> Option<Resource<S>> {
+    let decoded: Result<Resource<S>, _> = serde_json::from_slice(&object.bytes);
+    let mut decoded = decoded.inspect_err(|error| tracing::warn!(%error, "cannot decode an object")).ok()?;
+    decoded.metadata.resource_version = object.revision.to_string();
+    decoded.metadata.annotations.remove(LAST_APPLIED);
+    Some(decoded)
+}
+
+/// The annotation in which kubectl keeps a copy of an object.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct NoSpec {}
@@ -245,18 +286,18 @@ pub struct ListenerSetSpec {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct HttpRouteSpec {
-    pub parent_refs: Vec<Reference>,
-    pub hostnames: Vec<String>,
-    pub rules: Vec<HttpRuleSpec>,
+    pub parent_refs: Box<[Reference]>,
+    pub hostnames: Box<[String]>,
+    pub rules: Box<[HttpRuleSpec]>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct HttpRuleSpec {
     pub name: Option<String>,
-    pub matches: Vec<HttpMatchSpec>,
-    pub filters: Vec<FilterSpec>,
-    pub backend_refs: Vec<BackendRefSpec>,
+    pub matches: Box<[HttpMatchSpec]>,
+    pub filters: Box<[FilterSpec]>,
+    pub backend_refs: Box<[BackendRefSpec]>,
     pub timeouts: TimeoutsSpec,
     pub retry: Option<RetrySpec>,
 }
@@ -281,8 +322,8 @@ pub struct RetrySpec {
 #[serde(default, rename_all = "camelCase")]
 pub struct HttpMatchSpec {
     pub path: ValueMatch,
-    pub headers: Vec<ValueMatch>,
-    pub query_params: Vec<ValueMatch>,
+    pub headers: Box<[ValueMatch]>,
+    pub query_params: Box<[ValueMatch]>,
     pub method: Option<String>,
 }
 
@@ -375,31 +416,31 @@ pub struct BackendRefSpec {
     #[serde(flatten)]
     pub target: Reference,
     pub weight: Option<u32>,
-    pub filters: Vec<FilterSpec>,
+    pub filters: Box<[FilterSpec]>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct GrpcRouteSpec {
-    pub parent_refs: Vec<Reference>,
-    pub hostnames: Vec<String>,
-    pub rules: Vec<GrpcRuleSpec>,
+    pub parent_refs: Box<[Reference]>,
+    pub hostnames: Box<[String]>,
+    pub rules: Box<[GrpcRuleSpec]>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct GrpcRuleSpec {
     pub name: Option<String>,
-    pub matches: Vec<GrpcMatchSpec>,
-    pub filters: Vec<FilterSpec>,
-    pub backend_refs: Vec<BackendRefSpec>,
+    pub matches: Box<[GrpcMatchSpec]>,
+    pub filters: Box<[FilterSpec]>,
+    pub backend_refs: Box<[BackendRefSpec]>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct GrpcMatchSpec {
     pub method: GrpcMethod,
-    pub headers: Vec<ValueMatch>,
+    pub headers: Box<[ValueMatch]>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -415,15 +456,15 @@ pub struct GrpcMethod {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct StreamRouteSpec {
-    pub parent_refs: Vec<Reference>,
-    pub hostnames: Vec<String>,
-    pub rules: Vec<StreamRuleSpec>,
+    pub parent_refs: Box<[Reference]>,
+    pub hostnames: Box<[String]>,
+    pub rules: Box<[StreamRuleSpec]>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct StreamRuleSpec {
-    pub backend_refs: Vec<BackendRefSpec>,
+    pub backend_refs: Box<[BackendRefSpec]>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -169,10 +169,22 @@ pub struct ClaimHeaderSpec {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
 #[serde(default, rename_all = "camelCase")]
 pub struct JwksSpec {
+    /// The ConfigMap with the authorities that the server of `uri` is verified by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca_certificate_ref: Option<ConfigMapSpec>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inline: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretSpec>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uri: Option<String>,
+}
+
+/// A ConfigMap of the policy's namespace.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+#[serde(default)]
+pub struct ConfigMapSpec {
+    pub name: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]

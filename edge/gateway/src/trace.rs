@@ -113,7 +113,7 @@ fn at_hosts<'a>(hosts: &'a Hosts<Arc<HttpHost>>, question: &Question) -> Outcome
 }
 
 /// Returns the entry of a host with its pattern.
-fn named<'a, T>(hosts: &'a Hosts<T>, host: &str) -> Option<(HostPattern, &'a T)> {
+fn named<'a, T: Clone>(hosts: &'a Hosts<T>, host: &str) -> Option<(HostPattern, &'a T)> {
     let found = hosts.find(host)?;
     hosts.entries().find(|(_, value)| std::ptr::eq(*value, found))
 }

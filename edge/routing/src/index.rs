@@ -8,29 +8,42 @@
 
 use crate::{HttpRule, PathMatch, Request};
 use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The rules of one host.
+/// The rules of one host. They are those of its routes, and no copies.
 #[derive(Clone, Debug, Default)]
 pub struct HttpHost {
-    rules: Vec<HttpRule>,
-    /// The numbers of rules by exact path.
-    exact: HashMap<String, Vec<usize>>,
+    rules: Box<[Arc<HttpRule>]>,
+    /// The rules with an exact path, sorted by hash; those of one path by precedence.
+    exact: Box<[Entry]>,
     /// The numbers of rules with a regular expression.
-    regex: Vec<usize>,
-    /// The numbers of rules by prefix.
-    prefix: HashMap<String, Vec<usize>>,
+    regex: Box<[u32]>,
+    /// The rules with a prefix, sorted by hash; those of one prefix by precedence.
+    prefix: Box<[Entry]>,
     longest_prefix: usize,
-    fallback: Option<Fallback>,
+    /// A wider host of the same listener, whose rules a request gets if none of this host matches.
+    fallback: Option<Arc<HttpHost>>,
 }
 
-/// A wider host of the same listener, whose rules a request gets if none of this host matches.
-#[derive(Clone, Debug)]
-struct Fallback {
-    host: Arc<HttpHost>,
-    /// The number of its first rule among all rules.
-    first: usize,
+/// A rule in the index of paths.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// The hash of the rule's path.
+    hash: u32,
+    /// The number of the rule.
+    number: u32,
+}
+
+/// Returns the hash of a path (FNV-1a). The author of routes can give paths one hash: they are then looked through.
+fn hash(path: &str) -> u32 {
+    path.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+/// Two hosts are equal if they are one: configurations share the hosts that stay.
+impl PartialEq for HttpHost {
+    fn eq(&self, other: &HttpHost) -> bool {
+        std::ptr::eq(self, other)
+    }
 }
 
 /// A rule that matched.
@@ -53,60 +66,103 @@ fn rank(path: &PathMatch) -> (u8, Reverse<usize>) {
 impl HttpHost {
     /// Sorts rules by Gateway API's precedence. Of rules that it does not tell apart the caller's order decides: by age,
     /// then by name. Regular expressions come between exact paths and prefixes, the longest first.
-    pub fn build(mut rules: Vec<HttpRule>) -> HttpHost {
+    pub fn build<R: Into<Arc<HttpRule>>>(rules: Vec<R>) -> HttpHost {
+        let mut rules: Vec<Arc<HttpRule>> = rules.into_iter().map(Into::into).collect();
         rules.sort_by_key(|rule| {
             let grpc_method = Reverse(rule.grpc_method.as_ref().map_or(0, |method| method.len()));
             let headers = Reverse(rule.headers.len());
             (rank(&rule.path), grpc_method, rule.method.is_none(), headers, Reverse(rule.query.len()))
         });
-        HttpHost::in_order(rules)
+        HttpHost::in_order(rules.into())
     }
 
     /// Indexes rules that are sorted already. Exact paths come before regular expressions, and those before prefixes,
     /// whatever their order here.
-    fn in_order(rules: Vec<HttpRule>) -> HttpHost {
-        let mut host = HttpHost::default();
-        for (number, rule) in rules.iter().enumerate() {
+    fn in_order(rules: Box<[Arc<HttpRule>]>) -> HttpHost {
+        let mut exact = Vec::new();
+        let mut regex = Vec::new();
+        let mut prefix = Vec::new();
+        for (number, rule) in (0..).zip(&rules) {
             match &rule.path {
-                PathMatch::Exact(path) => host.exact.entry(path.clone()).or_default().push(number),
-                PathMatch::Regex(_) => host.regex.push(number),
-                PathMatch::Prefix(prefix) => {
-                    let prefix = prefix.trim_end_matches('/');
-                    host.longest_prefix = host.longest_prefix.max(prefix.len());
-                    host.prefix.entry(prefix.to_owned()).or_default().push(number);
-                }
+                PathMatch::Exact(_) => exact.push(number),
+                PathMatch::Regex(_) => regex.push(number),
+                PathMatch::Prefix(_) => prefix.push(number),
             }
         }
-        host.rules = rules;
+        let mut host = HttpHost { rules, regex: regex.into(), ..HttpHost::default() };
+        host.longest_prefix = prefix.iter().map(|number| host.path(*number).len()).max().unwrap_or(0);
+        host.exact = host.index(exact);
+        host.prefix = host.index(prefix);
         host
+    }
+
+    /// Sorts rules by the hash of their path.
+    fn index(&self, numbers: Vec<u32>) -> Box<[Entry]> {
+        let entry = |number: u32| Entry { hash: hash(self.path(number)), number };
+        let mut entries: Vec<Entry> = numbers.into_iter().map(entry).collect();
+        // The sort is stable: the rules of one path stay in the order of precedence.
+        entries.sort_by_key(|entry| entry.hash);
+        entries.into()
     }
 
     /// Adds the rules of a wider host, such as `*.example.com` for `a.example.com`: they come after all of this host.
     pub fn with_fallback(mut self, wider: Arc<HttpHost>) -> HttpHost {
-        let first = self.rules.len();
-        self.rules.extend(wider.rules.iter().cloned());
-        self.fallback = Some(Fallback { host: wider, first });
+        self.fallback = Some(wider);
         self
     }
 
     /// Returns the rules in the order of precedence, those of wider hosts last.
-    pub fn rules(&self) -> &[HttpRule] {
+    pub fn rules(&self) -> impl Iterator<Item = &Arc<HttpRule>> {
+        std::iter::successors(Some(self), |host| host.fallback.as_deref()).flat_map(|host| &host.rules)
+    }
+
+    /// Returns the rules of this host alone.
+    pub fn own_rules(&self) -> &[Arc<HttpRule>] {
         &self.rules
+    }
+
+    /// Returns the wider host.
+    pub fn fallback(&self) -> Option<&Arc<HttpHost>> {
+        self.fallback.as_ref()
+    }
+
+    /// Returns a rule by its number.
+    pub fn rule(&self, number: usize) -> Option<&Arc<HttpRule>> {
+        match number.checked_sub(self.rules.len()) {
+            None => self.rules.get(number),
+            Some(rest) => self.fallback.as_ref()?.rule(rest),
+        }
     }
 
     /// Returns the rule of highest precedence that matches a request.
     pub fn find(&self, request: &Request<'_>) -> Option<MatchedRule<'_>> {
-        let exact = self.exact.get(request.path).and_then(|numbers| self.first(numbers, request));
+        let exact = self.first_with_path(&self.exact, request.path, request);
         let own = exact.or_else(|| self.find_regex(request)).or_else(|| self.find_prefix(request));
         own.or_else(|| {
-            let fallback = self.fallback.as_ref()?;
-            let found = fallback.host.find(request)?;
-            Some(MatchedRule { number: fallback.first + found.number, rule: found.rule })
+            let found = self.fallback.as_ref()?.find(request)?;
+            Some(MatchedRule { number: self.rules.len() + found.number, rule: found.rule })
         })
     }
 
-    fn first(&self, numbers: &[usize], request: &Request<'_>) -> Option<MatchedRule<'_>> {
-        numbers.iter().find_map(|&number| {
+    /// Returns the exact path or prefix of a rule.
+    fn path(&self, number: u32) -> &str {
+        match self.rules.get(number as usize).map(|rule| &rule.path) {
+            Some(PathMatch::Exact(path)) => path,
+            Some(PathMatch::Prefix(prefix)) => prefix.trim_end_matches('/'),
+            Some(PathMatch::Regex(_)) | None => "",
+        }
+    }
+
+    /// Returns the first rule of a part of the index that has a path and matches a request.
+    fn first_with_path(&self, entries: &[Entry], path: &str, request: &Request<'_>) -> Option<MatchedRule<'_>> {
+        if entries.is_empty() {
+            return None;
+        }
+        let wanted = hash(path);
+        let start = entries.partition_point(|entry| entry.hash < wanted);
+        let hashed = entries.get(start..)?.iter().take_while(|entry| entry.hash == wanted);
+        hashed.filter(|entry| self.path(entry.number) == path).find_map(|entry| {
+            let number = entry.number as usize;
             let rule = self.rules.get(number)?;
             rule.matches_beside_path(request).then_some(MatchedRule { number, rule })
         })
@@ -114,6 +170,7 @@ impl HttpHost {
 
     fn find_regex(&self, request: &Request<'_>) -> Option<MatchedRule<'_>> {
         self.regex.iter().find_map(|&number| {
+            let number = number as usize;
             let rule = self.rules.get(number)?;
             let PathMatch::Regex(regex) = &rule.path else {
                 return None;
@@ -135,8 +192,7 @@ impl HttpHost {
             let is_boundary = bytes.get(end).is_none_or(|byte| *byte == b'/');
             if is_boundary
                 && let Some(prefix) = path.get(..end)
-                && let Some(numbers) = self.prefix.get(prefix)
-                && let Some(found) = self.first(numbers, request)
+                && let Some(found) = self.first_with_path(&self.prefix, prefix, request)
             {
                 return Some(found);
             }

@@ -19,7 +19,7 @@ pub use backend::{
     TrustedCertificates,
 };
 pub use filter::{Cors, Filter, HeaderChange, Mirror, OriginChange, PathChange, Redirect, Replacement};
-pub use host::{HostPattern, Hosts};
+pub use host::{HostPattern, Hosts, MadeHosts};
 pub use http::{HeaderMatch, HttpRule, PathMatch, QueryMatch, Request, Retry, StringMatch, Timeouts};
 pub use index::{HttpHost, MatchedRule};
 pub use network::{InvalidNetwork, Network};
@@ -32,6 +32,8 @@ pub use tls::{ClientValidation, ServerCertificate, TlsHost, TlsUse};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use imbl::OrdMap;
 
 /// The name of an object, for access logs, metrics and conditions.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,8 +48,8 @@ pub struct ObjectName {
 pub struct Configuration {
     /// One entry for each socket, by its key.
     pub listeners: BTreeMap<ListenerKey, Arc<Listener>>,
-    /// Every backend that some rule names.
-    pub backends: BTreeMap<BackendKey, Arc<Backend>>,
+    /// Every backend that some rule names. Copies share their parts.
+    pub backends: OrdMap<BackendKey, Arc<Backend>>,
 }
 
 /// A port of a Gateway. All listeners of the Gateway (and of its ListenerSets) with that port and transport share a socket.

@@ -91,6 +91,8 @@ pub struct Jwt {
     pub audiences: Vec<Arc<str>>,
     /// The issuer's JSON Web Key Set.
     pub keys_json: Arc<[u8]>,
+    /// The name of the set if its keys are fetched: tokens with keys that it lacks are reported.
+    pub key_set: Option<Arc<str>>,
     pub claim_headers: Vec<ClaimHeader>,
 }
 

@@ -16,6 +16,13 @@ pub enum TlsHost {
     Passthrough(Arc<[BackendRef]>),
 }
 
+/// Two hosts are equal if they are one: configurations share the hosts that stay.
+impl PartialEq for TlsHost {
+    fn eq(&self, other: &TlsHost) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
 #[derive(Clone, Debug)]
 pub enum TlsUse {
     /// HTTP/1.1 or HTTP/2 by ALPN. A request whose host belongs to another server name of the same port is answered

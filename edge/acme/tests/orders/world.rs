@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use corten_gateway::data::{Applied, DataHalf};
+use corten_gateway::data::{Applied, DataHalf, UnknownKeys};
+use corten_gateway::key_sets::{Fetching, is_elsewhere};
 use corten_gateway::resolve::PortRange;
 use corten_gateway::{control, data};
 use corten_meta::Value;
@@ -34,6 +35,10 @@ impl DataHalf for Proxy {
 
     fn apply<'a>(&'a self, configuration: &'a Configuration) -> Applied<'a> {
         Box::pin(async move { self.0.apply(configuration).await.into_iter().map(|failed| failed.key).collect() })
+    }
+
+    fn unknown_keys(&self) -> UnknownKeys<'_> {
+        Box::pin(self.0.unknown_keys())
     }
 }
 
@@ -74,7 +79,8 @@ impl World {
         let found = api.clone();
         let authority = Authority::start(settings, Arc::new(move |port| node_address(&found, port))).await;
         let stop = CancellationToken::new();
-        let config = control::Config { identity: "one".to_owned(), leader_elect: false, ports: ports() };
+        let fetching = Fetching { roots: String::new, is_allowed: is_elsewhere };
+        let config = control::Config { identity: "one".to_owned(), leader_elect: false, ports: ports(), fetching };
         tokio::spawn(control::run(config, api.client(), stop.clone()));
         let addresses = json!([{"type": "InternalIP", "address": "127.0.0.1"}]);
         api.put(

@@ -97,6 +97,10 @@ const LOADS: &[Load] = &[
     },
 ];
 
+/// The requests a second of the measurement of latencies, and its connections.
+const FIXED_RATE: usize = 10_000;
+const FIXED_CONNECTIONS: usize = 64;
+
 /// The result of one measurement.
 #[derive(Clone, Copy, Default)]
 struct Measured {
@@ -151,6 +155,40 @@ fn compare() {
             println!("{name}: {}, processor time\t{:.1}\tµs", load.name, best.processor);
         }
     }
+    if only.is_none_or(|only| only == "fixed") {
+        compare_latencies(&proxies, folder.path());
+    }
+}
+
+/// Measures the latencies of a fixed rate, which every proxy can serve.
+fn compare_latencies(proxies: &[Proxy], folder: &Path) {
+    let mut best = vec![f64::INFINITY; proxies.len()];
+    for _ in 0..ROUNDS {
+        for (proxy, best) in proxies.iter().zip(&mut best) {
+            *best = best.min(latency(proxy, &folder.join("latencies")));
+        }
+    }
+    for (proxy, best) in proxies.iter().zip(&best) {
+        println!("{}: {FIXED_RATE} requests a second over HTTP/1.1, p99\t{best:.0}\tµs", proxy.peer.name());
+    }
+}
+
+/// Returns the 99th percentile of the latencies of a fixed rate in microseconds.
+fn latency(proxy: &Proxy, log: &Path) -> f64 {
+    // The client appends to its log.
+    let _ = std::fs::remove_file(log);
+    let connections = FIXED_CONNECTIONS.to_string();
+    let rate = (FIXED_RATE / FIXED_CONNECTIONS).to_string();
+    let seconds = DURATION.as_secs().to_string();
+    let mut command = Command::new("taskset");
+    command.args(["-c", peers::CLIENT_PROCESSOR, "h2load", "--h1", "-t1", "-c", &connections, "-D", &seconds]);
+    command.args(["--rps", &rate, "--log-file"]).arg(log).arg(format!("http://127.0.0.1:{}/", proxy.port));
+    command.output().expect("the client runs");
+    let lines = std::fs::read_to_string(log).expect("a log of requests");
+    let time = |line: &str| line.split('\t').nth(2)?.parse::<f64>().ok();
+    let mut times: Vec<f64> = lines.lines().filter_map(time).collect();
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() * 99 / 100).copied().unwrap_or(f64::NAN)
 }
 
 /// Loads a proxy and measures it.

@@ -93,7 +93,7 @@ impl Endpoint {
     pub(super) fn idle(&self) -> Option<Box<Http1Connection>> {
         loop {
             let mut idle = lock(&self.idle).pop()?;
-            if idle.connection.is_open() {
+            if idle.connection.is_silent() {
                 return Some(idle.connection);
             }
         }

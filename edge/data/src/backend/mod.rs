@@ -52,6 +52,11 @@ impl Backend {
         self.settings.load_full()
     }
 
+    /// Returns the protocol of the endpoints.
+    pub(crate) fn protocol(&self) -> BackendProtocol {
+        self.settings.load().protocol
+    }
+
     /// Takes over new settings. Connections that were made by other settings take no more requests.
     pub(crate) fn set_settings(&self, settings: &corten_routing::Backend) {
         if self.settings.load().describes(settings) {

@@ -14,7 +14,6 @@ use corten_routing::{BackendProtocol, Retry};
 use http::header::{CONNECTION, HOST, UPGRADE};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Uri, Version};
-use http_body::Body;
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
@@ -81,10 +80,9 @@ enum Carrier {
 /// One try that failed.
 struct Failed {
     failure: Failure,
-    /// The request, if no byte of it was sent.
-    unsent: Option<Request<RequestBody>>,
-    /// Whether the connection had served a request before: the endpoint may have closed it while it was idle.
-    is_stale: bool,
+    /// Whether it is safe to repeat the request: no byte of it was sent, or it changes nothing and the endpoint may have
+    /// closed the connection while it was idle.
+    is_repeatable: bool,
 }
 
 /// Forwards a request until it is answered or has failed for good.
@@ -98,8 +96,8 @@ pub(super) async fn forward(
         return Err(Failure::NoEndpoint);
     }
     let deadline = exchange.rule.timeouts.request.map(|limit| exchange.begun + limit);
-    let request = outgoing(exchange, backend, parts, body)?;
-    let trying = try_endpoints(exchange, backend, request);
+    let mut request = outgoing(exchange, backend, parts, body)?;
+    let trying = try_endpoints(exchange, backend, &mut request);
     let answered = match deadline {
         None => trying.await,
         Some(deadline) => timeout_at(deadline, Box::pin(trying)).await.unwrap_or(Err(Failure::Timeout)),
@@ -121,7 +119,7 @@ pub(super) async fn send_once(
     backend: &Arc<Backend>,
     mut request: Request<RequestBody>,
 ) -> Result<Response<ResponseBody>, Failure> {
-    set_target(&mut request, backend.settings().protocol, exchange.connection.scheme())?;
+    set_target(&mut request, backend.protocol(), exchange.connection.scheme())?;
     let client = exchange.connection.addresses();
     let answered = send_to_backend(backend, client, request).await?;
     Ok(into_response(answered))
@@ -134,18 +132,18 @@ pub(super) async fn mirror_to(
     scheme: &str,
     mut request: Request<RequestBody>,
 ) -> Result<Response<ResponseBody>, Failure> {
-    set_target(&mut request, backend.settings().protocol, scheme)?;
+    set_target(&mut request, backend.protocol(), scheme)?;
     Ok(into_response(send_to_backend(backend, client, request).await?))
 }
 
 async fn send_to_backend(
     backend: &Arc<Backend>,
     client: Client,
-    request: Request<RequestBody>,
+    mut request: Request<RequestBody>,
 ) -> Result<Answered, Failure> {
     let endpoint = backend.choose(&[]).ok_or(Failure::NoEndpoint)?;
     let connected = backend.connect(&endpoint, client).await.map_err(|error| connect_failure(&error))?;
-    send(&endpoint, connected, request).await.map_err(|failed| failed.failure)
+    send(&endpoint, connected, &mut request).await.map_err(|failed| failed.failure)
 }
 
 /// Makes our request of the client's.
@@ -162,7 +160,7 @@ fn outgoing(
         Some(target) => target.parse().map_err(|_| Failure::BadRequest)?,
         None => std::mem::take(&mut parts.uri),
     };
-    set_target(&mut request, backend.settings().protocol, exchange.connection.scheme())?;
+    set_target(&mut request, backend.protocol(), exchange.connection.scheme())?;
     Ok(request)
 }
 
@@ -194,30 +192,20 @@ fn set_target(request: &mut Request<RequestBody>, protocol: BackendProtocol, sch
 async fn try_endpoints(
     exchange: &Exchange<'_>,
     backend: &Arc<Backend>,
-    request: Request<RequestBody>,
+    request: &mut Request<RequestBody>,
 ) -> Result<Answered, Failure> {
     let is_repeatable = is_safe_to_repeat(request.method());
     let retry = exchange.rule.retry.as_deref().filter(|retry| is_repeatable || !retry.idempotent_only);
-    let mut kept = None;
-    let mut next = match retry {
-        Some(_) => {
-            let (request, copy) = Box::pin(keep(request)).await?;
-            kept = copy;
-            request
-        }
-        None => request,
+    let kept = match retry {
+        Some(_) => Box::pin(keep(request)).await?,
+        None => None,
     };
     let mut attempts = 0;
     let mut repeats = 0;
     let mut failed_at: Vec<SocketAddr> = Vec::new();
     loop {
         let (endpoint, connected) = connect(exchange, backend, &failed_at).await?;
-        let is_idempotent = next.body().is_end_stream() && is_safe_to_repeat(next.method());
-        let again = match &connected {
-            Connected::Http1(connection) if connection.is_reused && is_idempotent => Some(copy_head(&next)),
-            _ => None,
-        };
-        let sent = send_in_time(exchange, &endpoint, connected, next).await;
+        let sent = send_in_time(exchange, &endpoint, connected, request).await;
         let result = match sent {
             Ok(answered) => {
                 let is_final = !retry.is_some_and(|retry| retry.codes.contains(&answered.response.status().as_u16()));
@@ -229,12 +217,10 @@ async fn try_endpoints(
             Err(failed) => Some(failed),
         };
         if let Some(failed) = result {
-            let again = failed.unsent.or_else(|| again.filter(|_| failed.is_stale));
-            if let Some(again) = again.filter(|_| repeats < MAX_REPEATS) {
+            if failed.is_repeatable && repeats < MAX_REPEATS {
                 // The other idle connections may be as old.
                 endpoint.close_idle();
                 repeats += 1;
-                next = again;
                 continue;
             }
             let is_retried = matches!(failed.failure, Failure::Reset | Failure::Timeout);
@@ -248,7 +234,7 @@ async fn try_endpoints(
         if let Some(retry) = retry {
             Box::pin(tokio::time::sleep(backoff(retry, attempts))).await;
         }
-        next = kept.as_ref().map(Kept::request).ok_or(Failure::Reset)?;
+        *request = kept.as_ref().map(Kept::request).ok_or(Failure::Reset)?;
     }
 }
 
@@ -312,47 +298,58 @@ async fn send_in_time(
     exchange: &Exchange<'_>,
     endpoint: &Arc<Endpoint>,
     connected: Connected,
-    request: Request<RequestBody>,
+    request: &mut Request<RequestBody>,
 ) -> Result<Answered, Failed> {
     match exchange.rule.timeouts.backend_request {
         None => send(endpoint, connected, request).await,
         Some(limit) => {
             let sending = Box::pin(send(endpoint, connected, request));
-            let late = Failed { failure: Failure::Timeout, unsent: None, is_stale: false };
+            let late = Failed { failure: Failure::Timeout, is_repeatable: false };
             timeout_at(Instant::now() + limit, sending).await.unwrap_or(Err(late))
         }
     }
 }
 
+/// Sends a request. One that was not sent, and is safe to repeat, is left as it was.
 async fn send(
     endpoint: &Arc<Endpoint>,
     connected: Connected,
-    request: Request<RequestBody>,
+    request: &mut Request<RequestBody>,
 ) -> Result<Answered, Failed> {
     let in_flight = endpoint.begin();
     match connected {
         Connected::Http1(mut connection) => {
-            let is_stale = connection.is_reused;
+            let is_reused = connection.is_reused;
             match connection.send(request).await {
                 Ok(response) => Ok(Answered { response, carrier: Carrier::Http1(connection), request: in_flight }),
                 Err(error) => {
                     let failure = if error.is_invalid { Failure::BadGateway } else { Failure::Reset };
-                    Err(Failed { failure, unsent: error.unsent, is_stale })
+                    let is_safe = !error.is_sent || is_reused && is_safe_to_repeat(request.method());
+                    Err(Failed { failure, is_repeatable: error.is_whole && is_safe })
                 }
             }
         }
-        Connected::Http2(mut stream) => match stream.sender.try_send_request(request).await {
+        Connected::Http2(mut stream) => match stream.sender.try_send_request(take(request)).await {
             Ok(response) => {
                 let (head, body) = response.into_parts();
                 let response = Response::from_parts(head, ());
                 Ok(Answered { response, carrier: Carrier::Http2(stream, body), request: in_flight })
             }
             Err(mut error) => {
-                let unsent = error.take_message();
-                Err(Failed { failure: Failure::Reset, unsent, is_stale: false })
+                let again = error.take_message();
+                let is_repeatable = again.is_some();
+                if let Some(again) = again {
+                    *request = again;
+                }
+                Err(Failed { failure: Failure::Reset, is_repeatable })
             }
         },
     }
+}
+
+/// Takes a request out of its place.
+fn take(request: &mut Request<RequestBody>) -> Request<RequestBody> {
+    std::mem::replace(request, Request::new(RequestBody::empty()))
 }
 
 /// Makes the client's response of the endpoint's.
@@ -401,10 +398,6 @@ impl Kept {
     }
 }
 
-fn copy_head(request: &Request<RequestBody>) -> Request<RequestBody> {
-    head_of(request).map(|()| RequestBody::empty())
-}
-
 fn head_of(request: &Request<RequestBody>) -> Request<()> {
     let mut head = Request::new(());
     *head.method_mut() = request.method().clone();
@@ -415,14 +408,17 @@ fn head_of(request: &Request<RequestBody>) -> Request<()> {
 }
 
 /// Reads a body into memory, so that the request can be sent again. A long one is sent once.
-async fn keep(request: Request<RequestBody>) -> Result<(Request<RequestBody>, Option<Kept>), Failure> {
-    let head = head_of(&request);
-    let (parts, body) = request.into_parts();
+async fn keep(request: &mut Request<RequestBody>) -> Result<Option<Kept>, Failure> {
+    let body = std::mem::replace(request.body_mut(), RequestBody::empty());
     match body.read_whole(MAX_KEPT).await.map_err(|_| Failure::BadRequest)? {
         Ok(whole) => {
-            let kept = Kept { head, body: whole };
-            Ok((kept.request(), Some(kept)))
+            let kept = Kept { head: head_of(request), body: whole };
+            *request.body_mut() = RequestBody::whole(kept.body.clone());
+            Ok(Some(kept))
         }
-        Err(rest) => Ok((Request::from_parts(parts, rest), None)),
+        Err(rest) => {
+            *request.body_mut() = rest;
+            Ok(None)
+        }
     }
 }

@@ -9,8 +9,7 @@ use http::header::{
 };
 use http::request::Parts;
 use http::uri::Authority;
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version};
-use hyper::body::Incoming;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 
 use super::Exchange;
 use crate::client::ConnectionInfo;
@@ -35,14 +34,14 @@ pub(super) enum Host {
 
 impl Host {
     /// Returns the host of a request. One that is missing or given twice is an error.
-    pub(super) fn of(request: &Request<Incoming>) -> Result<Host, StatusCode> {
-        if let Some(authority) = request.uri().authority() {
+    pub(super) fn of(request: &Parts) -> Result<Host, StatusCode> {
+        if let Some(authority) = request.uri.authority() {
             return Ok(Host::Authority(authority.clone()));
         }
-        let mut values = request.headers().get_all(HOST).iter();
+        let mut values = request.headers.get_all(HOST).iter();
         match (values.next(), values.next()) {
             (Some(host), None) => Ok(Host::Header(host.clone())),
-            (None, _) if request.version() < Version::HTTP_11 => Ok(Host::None),
+            (None, _) if request.version < Version::HTTP_11 => Ok(Host::None),
             _ => Err(StatusCode::BAD_REQUEST),
         }
     }
@@ -75,9 +74,9 @@ fn without_port(authority: &str) -> Option<&str> {
 }
 
 /// Refuses requests whose length two servers could read differently, and those that only a forward proxy serves.
-pub(super) fn check_framing(request: &Request<Incoming>) -> Result<(), StatusCode> {
-    let headers = request.headers();
-    if request.method() == Method::CONNECT {
+pub(super) fn check_framing(request: &Parts) -> Result<(), StatusCode> {
+    let headers = &request.headers;
+    if request.method == Method::CONNECT {
         return Err(StatusCode::METHOD_NOT_ALLOWED);
     }
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
@@ -97,10 +96,10 @@ pub(super) fn check_framing(request: &Request<Incoming>) -> Result<(), StatusCod
 }
 
 /// Reports whether a client wants to change protocols.
-pub(super) fn is_upgrade(request: &Request<Incoming>) -> bool {
-    request.version() == Version::HTTP_11
-        && request.headers().contains_key(UPGRADE)
-        && request.headers().get_all(CONNECTION).iter().any(|value| has_token(value, "upgrade"))
+pub(super) fn is_upgrade(request: &Parts) -> bool {
+    request.version == Version::HTTP_11
+        && request.headers.contains_key(UPGRADE)
+        && request.headers.get_all(CONNECTION).iter().any(|value| has_token(value, "upgrade"))
 }
 
 fn has_token(value: &HeaderValue, token: &str) -> bool {

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use corten_routing::HttpRule;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 
@@ -64,17 +64,22 @@ struct Taken {
     normalized: Option<String>,
 }
 
-/// Answers a request.
-pub(crate) async fn handle(connection: &Arc<ConnectionInfo>, request: Request<Incoming>) -> Response<ResponseBody> {
-    let begun = Instant::now();
+/// Answers a request. Its head is borrowed all the way: every future that has its own would copy it.
+pub(crate) async fn handle(
+    connection: &Arc<ConnectionInfo>,
+    parts: &mut Parts,
+    body: Incoming,
+) -> Response<ResponseBody> {
+    let begun = tokio::time::Instant::now();
     let table = connection.listener.table();
-    let log = log_entry(connection, &table, &request, begun);
-    let style = ErrorStyle::of(request.headers());
-    let is_http1 = request.version() < http::Version::HTTP_2;
-    let taken = find_rule(connection, &table, &request);
+    let log = log_entry(connection, &table, parts, begun.into_std());
+    let style = ErrorStyle::of(&parts.headers);
+    let is_http1 = parts.version < http::Version::HTTP_2;
+    let taken = find_rule(connection, &table, parts);
     let mut response = match &taken {
         Ok(taken) => {
-            let response = answer(connection, &table, taken, request).await;
+            let asked = Asked { connection, table: &table, taken, begun };
+            let response = answer(asked, parts, body).await;
             taken.rule.metrics.observe(response.status(), begun.elapsed().as_secs_f64());
             response
         }
@@ -96,26 +101,34 @@ pub(crate) async fn handle(connection: &Arc<ConnectionInfo>, request: Request<In
     response
 }
 
+/// The state of a request before it is answered.
+struct Asked<'a> {
+    connection: &'a Arc<ConnectionInfo>,
+    table: &'a Table,
+    taken: &'a Taken,
+    begun: tokio::time::Instant,
+}
+
 /// Finds the rule of a request, or the status of a request that no rule takes.
-fn find_rule(connection: &ConnectionInfo, table: &Table, request: &Request<Incoming>) -> Result<Taken, StatusCode> {
+fn find_rule(connection: &ConnectionInfo, table: &Table, request: &Parts) -> Result<Taken, StatusCode> {
     head::check_framing(request)?;
     let host = head::Host::of(request)?;
     let name = host.name()?;
     let hosts = hosts(connection, table, &name)?;
-    let http = hosts.find(&name).ok_or(StatusCode::NOT_FOUND)?;
-    let path = corten_routing::normalize(request.uri().path()).map_err(|_| StatusCode::BAD_REQUEST)?;
+    let http = hosts.hosts().find(&name).ok_or(StatusCode::NOT_FOUND)?;
+    let path = corten_routing::normalize(request.uri.path()).map_err(|_| StatusCode::BAD_REQUEST)?;
     let looked_up = corten_routing::Request {
-        method: request.method().as_str(),
+        method: request.method.as_str(),
         path: &path,
-        query: request.uri().query(),
-        headers: request.headers(),
+        query: request.uri.query(),
+        headers: &request.headers,
     };
     let number = http.host.find(&looked_up).ok_or(StatusCode::NOT_FOUND)?.number;
     let normalized = match path {
         std::borrow::Cow::Borrowed(_) => None,
         std::borrow::Cow::Owned(path) => Some(path),
     };
-    let rule = http.rules.get(number).map(Arc::clone).ok_or(StatusCode::NOT_FOUND)?;
+    let rule = http.rule(number).map(Arc::clone).ok_or(StatusCode::NOT_FOUND)?;
     drop(name);
     Ok(Taken { table: Arc::clone(http), number, rule, host, normalized })
 }
@@ -127,6 +140,7 @@ fn hosts<'a>(connection: &ConnectionInfo, table: &'a Table, host: &str) -> Resul
         Protocol::Http(hosts) => Ok(hosts),
         Protocol::Tls(names) => {
             let name = connection.server_name.as_deref().unwrap_or_default();
+            let names = names.hosts();
             let named = names.find(name).ok_or(StatusCode::MISDIRECTED_REQUEST)?;
             let asked = names.find(host).ok_or(StatusCode::MISDIRECTED_REQUEST)?;
             match &**named {
@@ -139,19 +153,14 @@ fn hosts<'a>(connection: &ConnectionInfo, table: &'a Table, host: &str) -> Resul
 }
 
 /// Answers a request that a rule took.
-async fn answer(
-    connection: &Arc<ConnectionInfo>,
-    table: &Table,
-    taken: &Taken,
-    mut request: Request<Incoming>,
-) -> Response<ResponseBody> {
+async fn answer(asked: Asked<'_>, parts: &mut Parts, body: Incoming) -> Response<ResponseBody> {
+    let Asked { connection, table, taken, begun } = asked;
     let rule = &*taken.rule;
-    let style = if rule.grpc { ErrorStyle::Grpc } else { ErrorStyle::of(request.headers()) };
-    let (Some(matched), Ok(host)) = (taken.table.host.rules().get(taken.number), taken.host.name()) else {
+    let style = if rule.grpc { ErrorStyle::Grpc } else { ErrorStyle::of(&parts.headers) };
+    let (Some(matched), Ok(host)) = (taken.table.host.rule(taken.number), taken.host.name()) else {
         return error_response(StatusCode::NOT_FOUND, style);
     };
-    let upgrade = head::is_upgrade(&request).then(|| hyper::upgrade::on(&mut request));
-    let (mut parts, body) = request.into_parts();
+    let upgrade = if head::is_upgrade(parts) { parts.extensions.remove::<OnUpgrade>() } else { None };
     let is_trusted = connection.is_trusted(&table.options.trusted_proxies);
     let mut exchange = Exchange {
         connection,
@@ -159,7 +168,7 @@ async fn answer(
         matched,
         client: head::client(connection, is_trusted, &parts.headers, &table.options.trusted_proxies),
         scheme: head::scheme(connection, is_trusted, &parts.headers),
-        begun: tokio::time::Instant::now(),
+        begun,
         host: &host,
         target: taken.normalized.as_ref().map(|path| head::with_query(path, parts.uri.query())),
         response_headers: None,
@@ -173,9 +182,9 @@ async fn answer(
     };
     let is_gzip = rule.filters.is_compressed && compression::is_accepted(&parts.headers);
     let is_head = parts.method == Method::HEAD;
-    head::prepare(&mut parts, &exchange, is_trusted);
-    let asked = rule.filters.error_pages.as_ref().map(|pages| error_page::Asked::of(pages, &exchange, &parts));
-    let mut response = match pass(&mut exchange, &mut parts, body).await {
+    head::prepare(parts, &exchange, is_trusted);
+    let asked = rule.filters.error_pages.as_ref().map(|pages| error_page::Asked::of(pages, &exchange, parts));
+    let mut response = match pass(&mut exchange, parts, body).await {
         Ok(response) | Err(response) => response,
     };
     if let Some(asked) = asked {
@@ -230,25 +239,20 @@ async fn pass(
     Ok(response)
 }
 
-fn log_entry(
-    connection: &ConnectionInfo,
-    table: &Table,
-    request: &Request<Incoming>,
-    begun: Instant,
-) -> Option<Box<Entry>> {
+fn log_entry(connection: &ConnectionInfo, table: &Table, request: &Parts, begun: Instant) -> Option<Box<Entry>> {
     let log = connection.shared.access_log.clone()?;
     let text = |name: header::HeaderName| {
-        let value = request.headers().get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        let value = request.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
         value.unwrap_or_default()
     };
     let is_trusted = connection.is_trusted(&table.options.trusted_proxies);
     Some(Box::new(Entry {
         log,
-        client: head::client(connection, is_trusted, request.headers(), &table.options.trusted_proxies),
-        method: request.method().to_string(),
+        client: head::client(connection, is_trusted, &request.headers, &table.options.trusted_proxies),
+        method: request.method.to_string(),
         host: head::Host::of(request).ok().and_then(|host| Some(host.name().ok()?.into_owned())).unwrap_or_default(),
-        path: request.uri().path_and_query().map(ToString::to_string).unwrap_or_default(),
-        protocol: head::protocol(request.version()),
+        path: request.uri.path_and_query().map(ToString::to_string).unwrap_or_default(),
+        protocol: head::protocol(request.version),
         user_agent: text(header::USER_AGENT),
         referer: text(header::REFERER),
         traceparent: text(header::HeaderName::from_static("traceparent")),

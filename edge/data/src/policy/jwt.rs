@@ -9,6 +9,8 @@ use serde_json::Value;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::unknown_keys::UnknownKeys;
+
 /// The difference of clocks that is forgiven, in seconds.
 const LEEWAY: u64 = 60;
 /// The longest token.
@@ -20,6 +22,9 @@ pub(crate) struct TokenVerifier {
     audiences: Vec<Arc<str>>,
     keys: Vec<Key>,
     claim_headers: Vec<ClaimHeader>,
+    /// The name of the set if its keys are fetched.
+    key_set: Option<Arc<str>>,
+    unknown_keys: Arc<UnknownKeys>,
 }
 
 #[derive(Debug)]
@@ -38,7 +43,7 @@ enum Material {
 }
 
 impl TokenVerifier {
-    pub(crate) fn new(policy: &Jwt) -> TokenVerifier {
+    pub(crate) fn new(policy: &Jwt, unknown_keys: &Arc<UnknownKeys>) -> TokenVerifier {
         let set: Value = serde_json::from_slice(&policy.keys_json).unwrap_or_default();
         let keys = set.get("keys").and_then(Value::as_array).into_iter().flatten().filter_map(Key::parse).collect();
         TokenVerifier {
@@ -46,6 +51,8 @@ impl TokenVerifier {
             audiences: policy.audiences.clone(),
             keys,
             claim_headers: policy.claim_headers.clone(),
+            key_set: policy.key_set.clone(),
+            unknown_keys: Arc::clone(unknown_keys),
         }
     }
 
@@ -91,10 +98,20 @@ impl TokenVerifier {
         let algorithm = head.get("alg")?.as_str()?;
         let id = head.get("kid").and_then(Value::as_str);
         let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
+        self.report_unknown(id);
         let named = self.keys.iter().filter(|key| id.is_none() || key.id.is_none() || key.id.as_deref() == id);
         let mut named = named;
         named.find(|key| key.material.verify(algorithm, message.as_bytes(), &signature))?;
         serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()
+    }
+
+    /// Reports a key that the set lacks, if the set is one that is fetched.
+    fn report_unknown(&self, id: Option<&str>) {
+        if let (Some(set), Some(_)) = (&self.key_set, id)
+            && !self.keys.iter().any(|key| key.id.as_deref() == id)
+        {
+            self.unknown_keys.add(set);
+        }
     }
 
     fn is_valid(&self, claims: &Value, now: u64) -> bool {
@@ -175,12 +192,14 @@ mod tests {
     fn verifier() -> TokenVerifier {
         let x = URL_SAFE_NO_PAD.encode(pair().public_key().as_ref());
         let keys = json!({"keys": [{"kty": "oct", "k": "AA"}, {"kty": "OKP", "crv": "Ed25519", "kid": "1", "x": x}]});
-        TokenVerifier::new(&Jwt {
+        let policy = Jwt {
             issuer: Some("issuer".into()),
             audiences: vec!["us".into()],
             keys_json: keys.to_string().into_bytes().into(),
+            key_set: Some("set".into()),
             claim_headers: vec![ClaimHeader { claim: "sub".to_owned(), header: "x-user".to_owned() }],
-        })
+        };
+        TokenVerifier::new(&policy, &Arc::default())
     }
 
     fn token(head: &Value, claims: &Value) -> String {
@@ -236,5 +255,17 @@ mod tests {
         headers.insert("x-user", "root".parse().unwrap());
         assert!(verifier().accept(&mut headers));
         assert_eq!(headers["x-user"], "user");
+    }
+    #[tokio::test]
+    async fn a_key_that_the_set_lacks_is_reported() {
+        let verifier = verifier();
+        let claims = json!({"iss": "issuer", "aud": "us", "exp": u64::MAX / 2});
+        for head in [json!({"alg": "EdDSA"}), json!({"alg": "EdDSA", "kid": "1"}), json!({"alg": "EdDSA", "kid": "2"})]
+        {
+            assert!(verifier.unknown_keys.is_empty(), "{head}");
+            verifier.signed_claims(&token(&head, &claims));
+        }
+        assert_eq!(verifier.unknown_keys.take().await, ["set".into()].into());
+        assert!(verifier.unknown_keys.is_empty());
     }
 }

@@ -8,3 +8,4 @@ mod md5;
 pub(crate) mod origin;
 pub(crate) mod rate;
 pub(crate) mod session;
+pub(crate) mod unknown_keys;

@@ -6,7 +6,7 @@ mod server;
 
 pub(crate) use backend::backend_config;
 pub(crate) use hello::{Hello, read_hello};
-pub(crate) use server::{challenge_config, server_config};
+pub(crate) use server::{HostConfig, challenge_config};
 
 use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
@@ -34,7 +34,18 @@ pub(crate) enum TlsError {
 /// Returns the cryptography of every connection.
 fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
-    Arc::clone(PROVIDER.get_or_init(|| Arc::new(rustls::crypto::ring::default_provider())))
+    let made = || {
+        let mut provider = rustls::crypto::ring::default_provider();
+        // Of each version first AES with 128 bits, then with 256.
+        let is_short = |suite: &rustls::SupportedCipherSuite| suite.suite().as_str().is_some_and(is_aes_128);
+        provider.cipher_suites.sort_by_key(|suite| (suite.tls13().is_none(), !is_short(suite)));
+        Arc::new(provider)
+    };
+    Arc::clone(PROVIDER.get_or_init(made))
+}
+
+fn is_aes_128(suite: &str) -> bool {
+    suite.contains("AES_128")
 }
 
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -57,4 +68,21 @@ fn roots(pem: &[u8]) -> Result<RootCertStore, TlsError> {
         return Err(TlsError::NoCertificate);
     }
     Ok(roots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::CipherSuite;
+
+    #[test]
+    fn aes_with_128_bits_comes_first_in_each_version() {
+        let provider = provider();
+        let suites: Vec<CipherSuite> = provider.cipher_suites.iter().map(|suite| suite.suite()).collect();
+        assert_eq!(suites.first(), Some(&CipherSuite::TLS13_AES_128_GCM_SHA256));
+        let older = provider.cipher_suites.iter().skip_while(|suite| suite.tls13().is_some());
+        let first = older.clone().next().map(|suite| suite.suite());
+        assert!(first.and_then(|suite| suite.as_str()).is_some_and(is_aes_128), "{first:?}");
+        assert!(older.clone().all(|suite| suite.tls13().is_none()), "{suites:?}");
+    }
 }

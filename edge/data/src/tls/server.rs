@@ -9,7 +9,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
+use rustls::{CipherSuite, DigitallySignedStruct, DistinguishedName, SignatureScheme};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::hello::ACME_PROTOCOL;
@@ -18,12 +18,55 @@ use super::{TlsError, certificates, private_key, provider, roots};
 /// The protocols that HTTP listeners offer.
 const HTTP_PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// Makes the settings of a host.
-pub(crate) fn server_config(
+/// The settings of a host's connections.
+///
+/// Most clients name AES with 256 bits first, and take 128 as well, whose digest is cheaper: the server's order
+/// counts. A client that names ChaCha20 first has no instructions for AES: its order counts.
+#[derive(Debug)]
+pub(crate) struct HostConfig {
+    by_server: Arc<ServerConfig>,
+    by_client: Arc<ServerConfig>,
+}
+
+impl HostConfig {
+    /// Makes the settings of a host.
+    pub(crate) fn new(
+        chains: &[Arc<ServerCertificate>],
+        validation: Option<&ClientValidation>,
+        is_http: bool,
+    ) -> Result<HostConfig, TlsError> {
+        let by_client = server_config(chains, validation, is_http)?;
+        let mut by_server = by_client.clone();
+        by_server.ignore_client_order = true;
+        Ok(HostConfig { by_server: Arc::new(by_server), by_client: Arc::new(by_client) })
+    }
+
+    /// Returns the settings for a client.
+    pub(crate) fn of(&self, hello: &ClientHello<'_>) -> Arc<ServerConfig> {
+        let prefers_chacha = hello.cipher_suites().iter().find(|suite| is_known(**suite)).is_some_and(is_chacha);
+        Arc::clone(if prefers_chacha { &self.by_client } else { &self.by_server })
+    }
+}
+
+/// Reports whether a suite is one of ours: clients name others too, some of them to see whether servers mind.
+fn is_known(suite: CipherSuite) -> bool {
+    provider().cipher_suites.iter().any(|known| known.suite() == suite)
+}
+
+fn is_chacha(suite: &CipherSuite) -> bool {
+    matches!(
+        suite,
+        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256
+            | CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
+            | CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256
+    )
+}
+
+fn server_config(
     chains: &[Arc<ServerCertificate>],
     validation: Option<&ClientValidation>,
     is_http: bool,
-) -> Result<Arc<ServerConfig>, TlsError> {
+) -> Result<ServerConfig, TlsError> {
     let resolver = Certificates::new(chains)?;
     let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
     let builder = match validation {
@@ -37,7 +80,7 @@ pub(crate) fn server_config(
     if is_http {
         config.alpn_protocols = HTTP_PROTOCOLS.map(<[u8]>::to_vec).to_vec();
     }
-    Ok(Arc::new(config))
+    Ok(config)
 }
 
 /// Makes the settings that answer a challenge of ACME: nothing but the handshake follows.

@@ -26,6 +26,8 @@ pub struct Gateway<'a> {
     pub sets: Vec<Set<'a>>,
     /// The certificate that backends see.
     pub client_certificate: Result<Option<Arc<ServerCertificate>>, Problem>,
+    /// The Secrets and ConfigMaps that its listeners name.
+    pub references: References,
 }
 
 /// A ListenerSet of a Gateway.
@@ -70,7 +72,9 @@ pub fn collect<'a>(objects: &'a Objects, read: &mut References) -> Vec<Gateway<'
     ours.map(|gateway| {
         let mut own = sets.remove(&gateway.metadata.key()).unwrap_or_default();
         own.sort_by_key(|set| set.metadata.age());
-        read_gateway(objects, gateway, &own, read)
+        let gateway = read_gateway(objects, gateway, &own);
+        read.extend(&gateway.references);
+        gateway
     })
     .collect()
 }
@@ -79,8 +83,9 @@ fn read_gateway<'a>(
     objects: &'a Objects,
     gateway: &'a Resource<GatewaySpec>,
     own: &[&'a Resource<ListenerSetSpec>],
-    read: &mut References,
 ) -> Gateway<'a> {
+    let mut references = References::default();
+    let read = &mut references;
     let from = From::gateway_api("Gateway", &gateway.metadata.namespace);
     let context = Context { objects, gateway, set: None, from };
     let mut listeners: Vec<Listener<'a>> =
@@ -101,7 +106,7 @@ fn read_gateway<'a>(
     let client_certificate = reference
         .map(|to| certificates::server_certificate(objects, from, to, "InvalidClientCertificateRef", read))
         .transpose();
-    Gateway { object: gateway, unacceptable: unacceptable(gateway), listeners, sets, client_certificate }
+    Gateway { object: gateway, unacceptable: unacceptable(gateway), listeners, sets, client_certificate, references }
 }
 
 fn unacceptable(gateway: &Resource<GatewaySpec>) -> Option<Problem> {

@@ -37,6 +37,27 @@ pub fn covers(outer: &HostPattern, inner: &HostPattern) -> bool {
     }
 }
 
+/// Returns the patterns that cover another one, the narrowest first.
+pub fn wider(pattern: &HostPattern) -> Vec<HostPattern> {
+    let mut patterns = Vec::new();
+    let name = match pattern {
+        HostPattern::Exact(name) => {
+            patterns.extend(name.split_once('.').map(|(_, suffix)| HostPattern::OneLabel(suffix.to_owned())));
+            name
+        }
+        HostPattern::Wildcard(suffix) => suffix,
+        HostPattern::OneLabel(_) => return vec![HostPattern::Any],
+        HostPattern::Any => return patterns,
+    };
+    let mut rest = name.as_str();
+    while let Some((_, suffix)) = rest.split_once('.') {
+        patterns.push(HostPattern::Wildcard(suffix.to_owned()));
+        rest = suffix;
+    }
+    patterns.push(HostPattern::Any);
+    patterns
+}
+
 /// Returns the hosts that a listener and a route have in common. A route without host names has those of the listener.
 pub fn intersect(listener: Option<&str>, route: &[String]) -> Vec<HostPattern> {
     let listener = pattern(listener);
@@ -80,6 +101,21 @@ mod tests {
             HostPattern::Any => "any".to_owned(),
         };
         intersect(listener, &routes).iter().map(name).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn wider_patterns_are_those_that_cover_it() {
+        let names = ["", "a", "a.b", "x.a.b", "y.x.a.b", "xa.b", "*.b", "*.a.b", "*.x.a.b", "*.a"];
+        let mut all: Vec<HostPattern> = names.iter().map(|name| pattern(Some(name))).collect();
+        all.extend(names.iter().map(|name| ingress_pattern(Some(name))));
+        all.sort_by_key(specificity);
+        all.dedup();
+        for one in &all {
+            let covering: Vec<&HostPattern> = all.iter().filter(|other| *other != one && covers(other, one)).collect();
+            let wider = wider(one);
+            let found: Vec<&HostPattern> = wider.iter().filter(|other| all.contains(other)).collect();
+            assert_eq!(found, covering, "{one:?}");
+        }
     }
 
     #[test]

@@ -23,11 +23,11 @@ const REGEX_SIZE: usize = 256 * 1024;
 /// The rules of a route, and the errors of its references and values.
 #[derive(Default, Debug)]
 pub struct Rules {
-    pub rules: Vec<HttpRule>,
+    pub rules: Vec<Arc<HttpRule>>,
     /// A reference that cannot be resolved, for the condition ResolvedRefs.
-    pub unresolved: Option<Problem>,
+    pub unresolved: Option<Box<Problem>>,
     /// A value that cannot be used, for the condition Accepted.
-    pub unsupported: Option<Problem>,
+    pub unsupported: Option<Box<Problem>>,
 }
 
 /// Where a route's references come from.
@@ -49,11 +49,12 @@ pub fn http(source: &Source<'_>, spec: &HttpRouteSpec) -> Rules {
         let matches = if rule.matches.is_empty() { all.as_slice() } else { &rule.matches };
         for one in matches {
             match http_rule(source, &parts, one) {
-                Ok(rule) => rules.rules.push(rule),
-                Err(problem) => rules.unsupported = Some(problem),
+                Ok(rule) => rules.rules.push(Arc::new(rule)),
+                Err(problem) => rules.unsupported = Some(Box::new(problem)),
             }
         }
     }
+    rules.rules.shrink_to_fit();
     rules
 }
 
@@ -69,11 +70,12 @@ pub fn grpc(source: &Source<'_>, spec: &GrpcRouteSpec) -> Rules {
         let matches = if rule.matches.is_empty() { all.as_slice() } else { &rule.matches };
         for one in matches {
             match grpc_rule(source, &parts, one) {
-                Ok(rule) => rules.rules.push(rule),
-                Err(problem) => rules.unsupported = Some(problem),
+                Ok(rule) => rules.rules.push(Arc::new(rule)),
+                Err(problem) => rules.unsupported = Some(Box::new(problem)),
             }
         }
     }
+    rules.rules.shrink_to_fit();
     rules
 }
 
@@ -220,7 +222,7 @@ impl Source<'_> {
             match key {
                 Ok(key) => backends::reference(weight, Some(key), filters),
                 Err(problem) => {
-                    rules.unresolved.get_or_insert(problem);
+                    rules.unresolved.get_or_insert(Box::new(problem));
                     backends::invalid(weight)
                 }
             }
@@ -246,7 +248,7 @@ impl Source<'_> {
             "CORS" => Some(Filter::Cors(cors(spec))),
             _ => {
                 let message = format!("filters of type {} are not supported", spec.type_);
-                rules.unresolved.get_or_insert(Problem::new("InvalidKind", message));
+                rules.unresolved.get_or_insert(Box::new(Problem::new("InvalidKind", message)));
                 Some(unsupported_filter())
             }
         }
@@ -263,7 +265,7 @@ impl Source<'_> {
         match backends::resolve(self.objects, self.from, &mirror.backend_ref) {
             Ok(backend) => Some(Filter::Mirror(Mirror { backend, numerator, denominator: denominator.max(1) })),
             Err(problem) => {
-                rules.unresolved.get_or_insert(problem);
+                rules.unresolved.get_or_insert(Box::new(problem));
                 None
             }
         }

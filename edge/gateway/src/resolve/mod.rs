@@ -14,7 +14,9 @@ mod gateways;
 mod hosts;
 mod http;
 mod ingress;
+mod key_sets;
 mod listeners;
+mod live;
 mod policies;
 mod policy;
 mod references;
@@ -26,8 +28,13 @@ mod table;
 pub use addresses::{Allocated, OWNED_LABEL, WantedPort, WantedService, allocate, bind_ports, is_owned, slices};
 pub use challenges::{Challenges, ENTRY as CHALLENGES_ENTRY, HttpChallenge, ISSUER_ANNOTATION, TlsChallenge};
 pub use classes::FEATURES;
+pub use key_sets::{
+    ENTRY as KEYS_ENTRY, KeySource, LABEL as KEYS_LABEL, MAX_KEYS, PROBLEM_ANNOTATION, URI_ANNOTATION, is_key_set,
+};
+pub use live::{Live, Update};
+pub use routes::{ChangedRoutes, RouteName};
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use corten_meta::{Key, Value};
 use corten_routing::Configuration;
@@ -66,8 +73,11 @@ pub struct Resolved {
     pub references: References,
     /// Events about objects whose authors meant something else.
     pub events: Vec<WantedEvent>,
-    /// The Gateways whose sockets are all in the configuration, with their generations. A data node reports them.
-    pub complete: std::collections::BTreeMap<Key, i64>,
+    /// The Gateways whose sockets are all in the configuration, with their generations. A data node reports them once it
+    /// has read what they name.
+    pub complete: BTreeMap<Key, i64>,
+    /// The Secrets and ConfigMaps that the listeners of each Gateway name.
+    pub gateway_references: BTreeMap<Key, References>,
 }
 
 /// The status that an object should have.
@@ -94,10 +104,32 @@ pub struct WantedEvent {
 pub struct References {
     pub secrets: BTreeSet<Key>,
     pub config_maps: BTreeSet<Key>,
+    /// The ConfigMaps with keys of tokens, and the URLs that they are fetched from.
+    pub key_sets: BTreeMap<Key, KeySource>,
+}
+
+impl References {
+    fn extend(&mut self, other: &References) {
+        self.secrets.extend(other.secrets.iter().cloned());
+        self.config_maps.extend(other.config_maps.iter().cloned());
+        self.key_sets.extend(other.key_sets.iter().map(|(key, source)| (key.clone(), source.clone())));
+    }
 }
 
 /// Resolves all objects. `now` is the time of conditions that change.
 pub fn resolve(objects: &Objects, now: &str) -> Resolved {
+    resolve_for(objects, Some(now)).resolved
+}
+
+/// Everything that follows from the objects, and what updates need of it.
+#[derive(Debug)]
+pub struct Resolution {
+    pub resolved: Resolved,
+    pub live: Live,
+}
+
+/// Resolves all objects. `now` is the time of conditions that change, and None for data nodes, which write no statuses.
+pub fn resolve_for(objects: &Objects, now: Option<&str>) -> Resolution {
     let mut resolved = Resolved::default();
     let mut gateways = gateways::collect(objects, &mut resolved.references);
     let routes = routes::collect(objects);
@@ -105,15 +137,27 @@ pub fn resolve(objects: &Objects, now: &str) -> Resolved {
     let policies = policies::apply(objects, &gateways, &attached, &mut resolved.references);
     let route_policies = route_policies::collect(objects, &gateways, &attached, &mut resolved.references);
     let all = table::Policies { tls: &policies, routes: &route_policies };
-    table::build(objects, &gateways, &attached, &all, &mut resolved);
-    ingress::resolve(objects, &all, &mut resolved);
-    table::add_policy_backends(objects, &all, &mut resolved);
+    let mut live = Live::new(&live::Context { gateways: &gateways, policies: &route_policies }, &attached);
+    table::build(objects, &gateways, &attached, &all, &live, &mut resolved);
+    add_others(objects, &all, &mut live, &mut resolved);
     challenges::add(objects, &mut resolved);
 
-    classes::statuses(objects, now, &mut resolved.statuses);
-    gateways::statuses(objects, &gateways, now, &mut resolved);
-    routes::statuses(&attached, now, &mut resolved.statuses);
-    policies::statuses(&policies, now, &mut resolved.statuses);
-    route_policies::statuses(&route_policies, now, &mut resolved.statuses);
-    resolved
+    if let Some(now) = now {
+        classes::statuses(objects, now, &mut resolved.statuses);
+        gateways::statuses(objects, &gateways, now, &mut resolved);
+        routes::statuses(&attached, now, &mut resolved.statuses);
+        policies::statuses(&policies, now, &mut resolved.statuses);
+        route_policies::statuses(&route_policies, now, &mut resolved.statuses);
+    }
+    Resolution { resolved, live }
+}
+
+/// Adds Ingresses, and the backends of policies. A backend that a route names too has the settings of the route.
+fn add_others(objects: &Objects, policies: &table::Policies<'_>, live: &mut Live, resolved: &mut Resolved) {
+    let of_routes = std::mem::take(&mut resolved.configuration.backends);
+    ingress::resolve(objects, policies, resolved);
+    table::add_policy_backends(objects, policies, resolved);
+    let others = std::mem::take(&mut resolved.configuration.backends);
+    resolved.configuration.backends = of_routes.union(others.clone());
+    live.keep(&resolved.configuration, others);
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use corten_meta::{Key, Value};
-use corten_routing::{BackendKey, BackendTls, Filter, TrustedCertificates};
+use corten_routing::{BackendKey, BackendTls, Filter, HttpRule, TrustedCertificates};
 use serde_json::json;
 
 use super::certificates::{self, AuthorityReasons, Problem};
@@ -87,18 +87,22 @@ fn services(gateways: &[Gateway<'_>], attached: &[Attached<'_>]) -> BTreeMap<Key
 
 /// Returns all backends that a route names.
 pub fn backends<'a>(route: &'a Route<'_>) -> impl Iterator<Item = &'a BackendKey> {
+    rule_backends(&route.rules.rules).chain(route.stream.iter().filter_map(|backend| backend.key.as_ref()))
+}
+
+/// Returns all backends that rules name.
+pub fn rule_backends<'a>(rules: &'a [Arc<HttpRule>]) -> impl Iterator<Item = &'a BackendKey> {
     let mirrored = |filters: &'a [Filter]| {
         filters.iter().filter_map(|filter| match filter {
             Filter::Mirror(mirror) => Some(&mirror.backend),
             _ => None,
         })
     };
-    let rules = route.rules.rules.iter().flat_map(move |rule| {
+    rules.iter().flat_map(move |rule| {
         let own = rule.backends.iter().filter_map(|backend| backend.key.as_ref());
         let of_backends = rule.backends.iter().flat_map(move |backend| mirrored(&backend.filters));
         own.chain(mirrored(&rule.filters)).chain(of_backends)
-    });
-    rules.chain(route.stream.iter().filter_map(|backend| backend.key.as_ref()))
+    })
 }
 
 fn read_policy<'a>(objects: &Objects, object: &'a Resource<BackendTlsPolicySpec>, read: &mut References) -> Policy<'a> {

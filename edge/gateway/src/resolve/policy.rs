@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use corten_meta::{Key, Value};
+use corten_meta::Key;
 use corten_routing::{
     AddressPolicy, BackendKey, BasicAuth, ClaimHeader, ConcurrencyLimit, CookieAttributes, ErrorPages, Filter,
     FixedResponse, ForwardAuth, HashKey, Jwt, Network, PathChange, RateLimit, Retry, SameSite, SessionKind,
@@ -19,17 +19,16 @@ use super::certificates::Problem;
 use super::http::{duration, regex, unsupported_filter};
 use super::references::From;
 use super::settings::{Canary, CanaryHeader, CanaryValues, Settings};
-use super::{References, backends};
+use super::{References, backends, key_sets};
 use crate::objects::{Objects, Reference};
 use crate::policy_spec::{
     BackendSpec, BasicAuthSpec, CanarySpec, ForwardAuthSpec, HashBySpec, JwtSpec, MaintenanceSpec, RateLimitSpec,
     RoutePolicySpec, SecretSpec, SessionSpec,
 };
+use crate::status::Condition;
 
 /// The name of a session's cookie unless the policy names another.
 pub const SESSION_COOKIE: &str = "corten-session";
-/// The most bytes of a JSON Web Key Set.
-const MAX_KEYS: usize = 64 * 1024;
 /// The most users of one Secret.
 const MAX_USERS: usize = 10_000;
 /// The total of canary weights unless the policy names another.
@@ -52,6 +51,8 @@ pub struct Read {
     pub backends: Vec<BackendKey>,
     /// A value that cannot be used, for the condition Accepted.
     pub invalid: Option<Problem>,
+    /// The state of keys that are fetched, for the condition KeysCurrent.
+    pub keys: Option<Condition>,
     /// A reference that cannot be resolved, for the condition ResolvedRefs.
     pub unresolved: Option<Problem>,
 }
@@ -86,7 +87,7 @@ fn fill(
         forward_auth(source, auth, made);
     }
     if let Some(spec) = &spec.jwt {
-        match jwt(source, spec, references) {
+        match jwt(source, spec, references, made) {
             Ok(jwt) => made.settings.authentication.push(Filter::Jwt(Arc::new(jwt))),
             Err(problem) => made.unresolved = Some(problem),
         }
@@ -244,20 +245,26 @@ fn basic_auth(source: Source<'_>, spec: &BasicAuthSpec, references: &mut Referen
     Ok(BasicAuth { realm: spec.realm.as_deref().unwrap_or("Authentication Required").into(), users })
 }
 
-fn jwt(source: Source<'_>, spec: &JwtSpec, references: &mut References) -> Result<Jwt, Problem> {
-    let keys: Vec<u8> = match (&spec.jwks.inline, &spec.jwks.secret_ref) {
-        (Some(inline), _) => inline.clone().into_bytes(),
-        (None, Some(reference)) => {
-            let data = secret(source, reference, references)?;
-            let key = reference.key.as_deref().unwrap_or("jwks.json");
-            let missing = || Problem::new("InvalidSecret", format!("Secret {} has no key {key}", reference.name));
-            secret_bytes(data, key).ok_or_else(missing)?
-        }
-        (None, None) => return Err(Problem::new("InvalidKeys", "the policy names no keys")),
+fn jwt(source: Source<'_>, spec: &JwtSpec, references: &mut References, made: &mut Read) -> Result<Jwt, Problem> {
+    let jwks = &spec.jwks;
+    let mut key_set = None;
+    let keys: Vec<u8> = if let Some(inline) = &jwks.inline {
+        inline.clone().into_bytes()
+    } else if let Some(reference) = &jwks.secret_ref {
+        let data = secret(source, reference, references)?;
+        let key = reference.key.as_deref().unwrap_or(key_sets::ENTRY);
+        let missing = || Problem::new("InvalidSecret", format!("Secret {} has no key {key}", reference.name));
+        secret_bytes(data, key).ok_or_else(missing)?
+    } else if let Some(uri) = &jwks.uri {
+        let set = key_sets::read(source, uri, jwks, references)?;
+        let missing = Problem::new("KeysNotFetched", set.condition.message.clone());
+        made.keys = Some(set.condition);
+        key_set = Some(Arc::from(set.name));
+        set.keys.ok_or(missing)?.into_bytes()
+    } else {
+        return Err(Problem::new("InvalidKeys", "the policy names no keys"));
     };
-    let parsed: Option<Value> = serde_json::from_slice(&keys).ok().filter(|_| keys.len() <= MAX_KEYS);
-    let has_keys = parsed.is_some_and(|set| set["keys"].as_array().is_some_and(|keys| !keys.is_empty()));
-    if !has_keys {
+    if !key_sets::is_key_set(&keys) {
         return Err(Problem::new("InvalidKeys", "the keys are no JSON Web Key Set"));
     }
     let headers = spec.claim_headers.iter();
@@ -265,6 +272,7 @@ fn jwt(source: Source<'_>, spec: &JwtSpec, references: &mut References) -> Resul
         issuer: spec.issuer.as_deref().map(Arc::from),
         audiences: spec.audiences.iter().map(|audience| audience.as_str().into()).collect(),
         keys_json: keys.into(),
+        key_set,
         claim_headers: headers
             .map(|one| ClaimHeader { claim: one.claim.clone(), header: one.header.to_lowercase() })
             .collect(),

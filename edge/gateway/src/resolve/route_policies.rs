@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use corten_meta::{Key, Value};
-use corten_routing::{BackendKey, BackendRef, Filter, HttpRule};
+use corten_routing::{BackendKey, BackendRef, Filter, HttpRule, ObjectName};
 use serde_json::json;
 
 use super::certificates::Problem;
@@ -15,7 +15,7 @@ use super::gateways::Gateway;
 use super::listeners::Listener;
 use super::policy::{self, Read, Source};
 use super::references::From;
-use super::routes::{Attached, Route, parent_reference};
+use super::routes::{Attached, parent_reference};
 use super::settings::Settings;
 use super::{CONTROLLER, References, WantedStatus, policies};
 use crate::crds::{GROUP, POLICY_GROUP};
@@ -172,6 +172,11 @@ impl RoutePolicies<'_> {
         Ok(())
     }
 
+    /// Reports whether no policy has a target.
+    pub fn is_empty(&self) -> bool {
+        self.by_target.is_empty()
+    }
+
     fn settings(&self, kind: Kind, key: &Key, section: Option<&str>) -> Option<&Settings> {
         let target = Target { kind, key: key.clone(), section: section.map(str::to_owned) };
         let number = self.by_target.get(&target)?;
@@ -179,13 +184,18 @@ impl RoutePolicies<'_> {
     }
 
     /// Returns the rules of a route at a listener, with all policies that concern them.
-    pub fn rules(&self, gateway: &Gateway<'_>, listener: &Listener<'_>, route: &Route<'_>) -> Vec<HttpRule> {
-        let rules = &route.rules.rules;
+    pub fn rules(
+        &self,
+        gateway: &Gateway<'_>,
+        listener: &Listener<'_>,
+        route: &ObjectName,
+        rules: &[Arc<HttpRule>],
+    ) -> Vec<Arc<HttpRule>> {
         if self.by_target.is_empty() {
-            return rules.clone();
+            return rules.to_vec();
         }
-        let Some(kind) = Kind::of_route(route.kind) else { return rules.clone() };
-        let key = route.metadata.key();
+        let Some(kind) = Kind::of_route(route.kind) else { return rules.to_vec() };
+        let key = Key::new(route.namespace.to_string(), route.name.to_string());
         let name = Some(listener.spec.name.as_str());
         let set = listener.set.and_then(|number| gateway.sets.get(number)).map(|set| set.object.metadata.key());
         let at_listener = match &set {
@@ -195,6 +205,7 @@ impl RoutePolicies<'_> {
         let wide = [self.settings(Kind::Gateway, &gateway.key(), None)].into_iter().chain(at_listener);
         let wide: Vec<&Settings> = wide.chain([self.settings(kind, &key, None)]).flatten().collect();
         let mut applied = Vec::with_capacity(rules.len());
+        let rules: Vec<HttpRule> = rules.iter().map(|rule| HttpRule::clone(rule)).collect();
         for chunk in rules.chunk_by(|one, other| one.rule_name == other.rule_name) {
             let named = chunk.first().and_then(|rule| rule.rule_name.as_deref());
             let own = named.and_then(|name| self.settings(kind, &key, Some(name)));
@@ -205,7 +216,7 @@ impl RoutePolicies<'_> {
             }
         }
         self.protect_services(&mut applied);
-        applied
+        applied.into_iter().map(Arc::new).collect()
     }
 
     /// Returns the rules of an Ingress with its policy, and with those of its Services.
@@ -350,11 +361,12 @@ fn ancestor_status(policy: &Policy<'_>, ancestor: &Ancestor, current: &Value, no
         None => Condition::is_true("ResolvedRefs", "ResolvedRefs", "all references are resolved"),
         Some(problem) => Condition::is_false("ResolvedRefs", problem.reason, problem.message.clone()),
     };
+    let wanted: Vec<Condition> = [accepted, resolved].into_iter().chain(policy.read.keys.clone()).collect();
     json!({
         "ancestorRef": reference,
         "controllerName": CONTROLLER,
         "conditions":
-            conditions(&[accepted, resolved], policy.object.metadata.generation, &current["conditions"], now),
+            conditions(&wanted, policy.object.metadata.generation, &current["conditions"], now),
     })
 }
 

@@ -1,5 +1,6 @@
 //! Routes of all kinds: which listeners they attach to, and their statuses.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use corten_meta::{Key, Value};
@@ -12,8 +13,30 @@ use super::http::{self, Rules, Source};
 use super::references::From;
 use super::{CONTROLLER, WantedStatus, backends, hosts};
 use crate::crds::GROUP;
-use crate::objects::{Metadata, Objects, Reference, Resource, StreamRouteSpec};
+use crate::objects::{GrpcRouteSpec, HttpRouteSpec, Metadata, Objects, Reference, Resource, StreamRouteSpec};
 use crate::status::{self, Condition, conditions};
+
+/// The routes of HTTP and gRPC that have changed, by kind and key.
+pub type ChangedRoutes = BTreeSet<RouteName>;
+
+/// A route of HTTP or gRPC.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RouteName {
+    /// HTTPRoute or GRPCRoute.
+    pub kind: &'static str,
+    pub key: Key,
+}
+
+impl RouteName {
+    /// Returns the name as rules have it.
+    pub fn object_name(&self) -> ObjectName {
+        ObjectName {
+            kind: self.kind,
+            namespace: self.key.namespace.as_str().into(),
+            name: self.key.name.as_str().into(),
+        }
+    }
+}
 
 /// A route of any kind.
 pub struct Route<'a> {
@@ -23,7 +46,7 @@ pub struct Route<'a> {
     plural: &'static str,
     parents: &'a [Reference],
     status: &'a Value,
-    pub rules: Rules,
+    pub rules: Arc<Rules>,
     /// The backends of a TLSRoute, TCPRoute or UDPRoute.
     pub stream: Arc<[BackendRef]>,
 }
@@ -32,6 +55,7 @@ pub struct Route<'a> {
 pub struct Attached<'a> {
     pub route: &'a Route<'a>,
     parents: Vec<Parent<'a>>,
+    has_rival: bool,
     /// The listeners that the route is attached to, by Gateway and number, with the hosts in common.
     pub listeners: Vec<Attachment>,
 }
@@ -41,7 +65,29 @@ pub struct Attached<'a> {
 pub struct Attachment {
     pub gateway: usize,
     pub listener: usize,
-    pub hosts: Vec<HostPattern>,
+    pub hosts: Box<[HostPattern]>,
+}
+
+impl Attachment {
+    /// Returns the listener.
+    pub fn place(&self) -> ListenerPlace {
+        ListenerPlace { gateway: self.gateway, listener: self.listener }
+    }
+}
+
+impl Route<'_> {
+    /// Returns the name of a route of HTTP or gRPC; None for other kinds.
+    pub fn http_name(&self) -> Option<ObjectName> {
+        let is_http = ["HTTPRoute", "GRPCRoute"].contains(&self.kind);
+        is_http.then(|| object_name(self.kind, self.metadata))
+    }
+}
+
+impl Attached<'_> {
+    /// Reports whether a route of another kind has one of the hosts.
+    pub fn has_rival(&self) -> bool {
+        self.has_rival
+    }
 }
 
 /// A parent of a route, and the reason why the route is not attached.
@@ -52,17 +98,8 @@ struct Parent<'a> {
 
 /// Returns all routes, the oldest first.
 pub fn collect(objects: &Objects) -> Vec<Route<'_>> {
-    let mut routes = Vec::new();
-    for route in objects.http_routes.values() {
-        let rules = http::http(&source(objects, "HTTPRoute", &route.metadata), &route.spec);
-        let spec = &route.spec;
-        routes.push(Route { rules, ..new(route, "HTTPRoute", "httproutes", &spec.parent_refs, &spec.hostnames) });
-    }
-    for route in objects.grpc_routes.values() {
-        let rules = http::grpc(&source(objects, "GRPCRoute", &route.metadata), &route.spec);
-        let spec = &route.spec;
-        routes.push(Route { rules, ..new(route, "GRPCRoute", "grpcroutes", &spec.parent_refs, &spec.hostnames) });
-    }
+    let mut routes: Vec<Route<'_>> = objects.http_routes.values().map(|route| http_route(objects, route)).collect();
+    routes.extend(objects.grpc_routes.values().map(|route| grpc_route(objects, route)));
     let streams = [
         (&objects.tls_routes, "TLSRoute", "tlsroutes"),
         (&objects.tcp_routes, "TCPRoute", "tcproutes"),
@@ -80,6 +117,30 @@ pub fn collect(objects: &Objects) -> Vec<Route<'_>> {
     routes
 }
 
+/// Returns a route of HTTP or gRPC; None if there is none.
+pub fn read<'a>(objects: &'a Objects, name: &RouteName) -> Option<Route<'a>> {
+    match name.kind {
+        "GRPCRoute" => objects.grpc_routes.get(&name.key).map(|route| grpc_route(objects, route)),
+        _ => objects.http_routes.get(&name.key).map(|route| http_route(objects, route)),
+    }
+}
+
+fn http_route<'a>(objects: &'a Objects, route: &'a Resource<HttpRouteSpec>) -> Route<'a> {
+    let spec = &route.spec;
+    let rules = Arc::new(http::http(&source(objects, "HTTPRoute", &route.metadata), spec));
+    Route { rules, ..new(route, "HTTPRoute", "httproutes", &spec.parent_refs, &spec.hostnames) }
+}
+
+fn grpc_route<'a>(objects: &'a Objects, route: &'a Resource<GrpcRouteSpec>) -> Route<'a> {
+    let spec = &route.spec;
+    let rules = Arc::new(http::grpc(&source(objects, "GRPCRoute", &route.metadata), spec));
+    Route { rules, ..new(route, "GRPCRoute", "grpcroutes", &spec.parent_refs, &spec.hostnames) }
+}
+
+fn object_name(kind: &'static str, metadata: &Metadata) -> ObjectName {
+    ObjectName { kind, namespace: metadata.namespace.as_str().into(), name: metadata.name.as_str().into() }
+}
+
 fn new<'a, S>(
     object: &'a Resource<S>,
     kind: &'static str,
@@ -94,46 +155,64 @@ fn new<'a, S>(
         hostnames,
         parents,
         status: &object.status,
-        rules: Rules::default(),
+        rules: Arc::default(),
         stream: Arc::new([]),
     }
 }
 
 fn source<'a>(objects: &'a Objects, kind: &'static str, metadata: &'a Metadata) -> Source<'a> {
-    let route = ObjectName { kind, namespace: metadata.namespace.as_str().into(), name: metadata.name.as_str().into() };
-    Source { objects, from: From::gateway_api(kind, &metadata.namespace), route }
+    Source { objects, from: From::gateway_api(kind, &metadata.namespace), route: object_name(kind, metadata) }
 }
 
 fn read_stream(objects: &Objects, route: &mut Route<'_>, spec: &StreamRouteSpec) {
     let from = From::gateway_api(route.kind, &route.metadata.namespace);
     let mut references = Vec::new();
+    let mut rules = Rules::default();
     for backend in spec.rules.iter().flat_map(|rule| &rule.backend_refs) {
         let weight = backend.weight.unwrap_or(1);
         references.push(match backends::resolve(objects, from, &backend.target) {
             Ok(key) => backends::reference(weight, Some(key), Vec::new()),
             Err(problem) => {
-                route.rules.unresolved.get_or_insert(problem);
+                rules.unresolved.get_or_insert(Box::new(problem));
                 backends::invalid(weight)
             }
         });
     }
     route.stream = references.into();
+    route.rules = Arc::new(rules);
 }
 
 /// Attaches routes to listeners, and counts them there.
 pub fn attach<'a>(objects: &Objects, gateways: &mut [Gateway<'_>], routes: &'a [Route<'a>]) -> Vec<Attached<'a>> {
     let mut all = Vec::new();
-    for route in routes {
-        let mut attached = Attached { route, parents: Vec::new(), listeners: Vec::new() };
-        for reference in route.parents {
-            let Some(place) = find_parent(gateways, route, reference) else { continue };
-            let refused = attach_to(objects, gateways, route, reference, place, &all, &mut attached.listeners).err();
-            let refused = refused.or_else(|| route.rules.unsupported.clone());
-            attached.parents.push(Parent { reference, refused });
-        }
+    let mut taken = TakenHosts::default();
+    for (number, route) in routes.iter().enumerate() {
+        let attached = attach_one(objects, gateways, route, Rivals { routes, taken: &taken });
+        attached.listeners.iter().for_each(|attachment| taken.add(route.kind, attachment, number));
         all.push(attached);
     }
     all
+}
+
+/// Attaches a route that competes with no other for its hosts.
+pub fn attach_alone<'a>(objects: &Objects, gateways: &mut [Gateway<'_>], route: &'a Route<'a>) -> Attached<'a> {
+    attach_one(objects, gateways, route, Rivals { routes: &[], taken: &TakenHosts::default() })
+}
+
+fn attach_one<'a>(
+    objects: &Objects,
+    gateways: &mut [Gateway<'_>],
+    route: &'a Route<'a>,
+    rivals: Rivals<'_>,
+) -> Attached<'a> {
+    let mut attached = Attached { route, parents: Vec::new(), has_rival: false, listeners: Vec::new() };
+    for reference in route.parents {
+        let Some(place) = find_parent(gateways, route, reference) else { continue };
+        let refused = attach_to(objects, gateways, reference, place, rivals, &mut attached).err();
+        let refused = refused.or_else(|| route.rules.unsupported.as_deref().cloned());
+        attached.parents.push(Parent { reference, refused });
+    }
+    attached
 }
 
 /// A Gateway, or one of its ListenerSets.
@@ -166,12 +245,12 @@ fn find_parent(gateways: &[Gateway<'_>], route: &Route<'_>, reference: &Referenc
 fn attach_to(
     objects: &Objects,
     gateways: &mut [Gateway<'_>],
-    route: &Route<'_>,
     reference: &Reference,
     place: Place,
-    older: &[Attached<'_>],
-    attachments: &mut Vec<Attachment>,
+    rivals: Rivals<'_>,
+    attached: &mut Attached<'_>,
 ) -> Result<(), Problem> {
+    let route = attached.route;
     let Some(gateway) = gateways.get_mut(place.gateway) else { return Ok(()) };
     let mut is_named = false;
     let mut is_allowed = false;
@@ -197,15 +276,17 @@ fn attach_to(
         if hosts.is_empty() {
             continue;
         }
-        if let Some(other) = rival_at(older, route, place.gateway, number, &hosts) {
+        let at = ListenerPlace { gateway: place.gateway, listener: number };
+        if let Some(other) = rivals.find(route.kind, at, &hosts) {
             rival = Some(other);
+            attached.has_rival = true;
             continue;
         }
         is_attached = true;
         let known = |one: &Attachment| one.gateway == place.gateway && one.listener == number;
-        if !attachments.iter().any(known) {
+        if !attached.listeners.iter().any(known) {
             listener.attached += 1;
-            attachments.push(Attachment { gateway: place.gateway, listener: number, hosts });
+            attached.listeners.push(Attachment { gateway: place.gateway, listener: number, hosts: hosts.into() });
         }
     }
     if let Some(rival) = rival.filter(|_| !is_attached) {
@@ -220,25 +301,64 @@ fn attach_to(
     }
 }
 
-/// Returns the older route of the other kind that has a host at a listener: HTTPRoutes and GRPCRoutes are never merged.
-fn rival_at<'a>(
-    older: &'a [Attached<'_>],
-    route: &Route<'_>,
-    gateway: usize,
-    listener: usize,
-    hosts: &[HostPattern],
-) -> Option<&'a Route<'a>> {
-    let other = match route.kind {
-        "HTTPRoute" => "GRPCRoute",
-        "GRPCRoute" => "HTTPRoute",
-        _ => return None,
-    };
-    let is_common = |one: &HostPattern| hosts.iter().any(|own| hosts::covers(one, own) || hosts::covers(own, one));
-    let has_host = |attachment: &Attachment| {
-        attachment.gateway == gateway && attachment.listener == listener && attachment.hosts.iter().any(is_common)
-    };
-    let rivals = older.iter().filter(|one| one.route.kind == other);
-    rivals.into_iter().find(|one| one.listeners.iter().any(has_host)).map(|one| one.route)
+/// A listener by the numbers of its Gateway and its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ListenerPlace {
+    pub gateway: usize,
+    pub listener: usize,
+}
+
+/// The hosts of routes at listeners, with the numbers of the oldest route that has each.
+#[derive(Default)]
+struct TakenHosts {
+    http: BTreeMap<ListenerPlace, BTreeMap<HostPattern, usize>>,
+    grpc: BTreeMap<ListenerPlace, BTreeMap<HostPattern, usize>>,
+}
+
+impl TakenHosts {
+    fn add(&mut self, kind: &str, attachment: &Attachment, number: usize) {
+        let taken = match kind {
+            "HTTPRoute" => &mut self.http,
+            "GRPCRoute" => &mut self.grpc,
+            _ => return,
+        };
+        let hosts = taken.entry(attachment.place()).or_default();
+        for host in &attachment.hosts {
+            hosts.entry(host.clone()).or_insert(number);
+        }
+    }
+}
+
+/// The older routes.
+#[derive(Clone, Copy)]
+struct Rivals<'a> {
+    routes: &'a [Route<'a>],
+    taken: &'a TakenHosts,
+}
+
+impl<'a> Rivals<'a> {
+    /// Returns the oldest route of the other kind that has one of the hosts at a listener: HTTPRoutes and GRPCRoutes are
+    /// never merged.
+    fn find(&self, kind: &str, place: ListenerPlace, hosts: &[HostPattern]) -> Option<&'a Route<'a>> {
+        let taken = match kind {
+            "HTTPRoute" => self.taken.grpc.get(&place)?,
+            "GRPCRoute" => self.taken.http.get(&place)?,
+            _ => return None,
+        };
+        let number = hosts.iter().filter_map(|own| oldest_in_common(taken, own)).min()?;
+        self.routes.get(number)
+    }
+}
+
+/// Returns the number of the oldest route with a host that covers another one, or is covered by it.
+fn oldest_in_common(taken: &BTreeMap<HostPattern, usize>, own: &HostPattern) -> Option<usize> {
+    let wider = hosts::wider(own).into_iter().chain([own.clone()]);
+    let above = wider.filter_map(|pattern| taken.get(&pattern).copied()).min();
+    if let HostPattern::Exact(_) = own {
+        return above;
+    }
+    let below = taken.iter().filter(|(pattern, _)| hosts::covers(own, pattern)).map(|(_, number)| *number).min();
+    above.into_iter().chain(below).min()
 }
 
 /// Adds the statuses of routes. Parents of other controllers keep theirs.

@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use corten_routing::{
-    Backend, BackendKey, BackendProtocol, BackendRef, HostPattern, Hosts, HttpHost, HttpRule, ListenerKey,
-    ListenerOptions, ListenerProtocol, ObjectName, TlsHost, TlsUse, Transport,
+    Backend, BackendKey, BackendProtocol, BackendRef, HostPattern, Hosts, ListenerKey, ListenerOptions,
+    ListenerProtocol, ObjectName, TlsHost, TlsUse, Transport,
 };
 
 use super::addresses::{self, WantedPort};
 use super::gateways::Gateway;
 use super::listeners::Listener;
+use super::live::Live;
 use super::policies;
 use super::route_policies::RoutePolicies;
-use super::routes::{Attached, Attachment, Route};
+use super::routes::{Attached, Attachment, ListenerPlace, Route};
 use super::{Resolved, backends, hosts};
 use crate::objects::Objects;
 
@@ -29,10 +30,12 @@ pub fn build(
     gateways: &[Gateway<'_>],
     attached: &[Attached<'_>],
     policies: &Policies<'_>,
+    live: &Live,
     resolved: &mut Resolved,
 ) {
     let routes = by_listener(attached);
     for (number, gateway) in gateways.iter().enumerate() {
+        resolved.gateway_references.insert(gateway.key(), gateway.references.clone());
         let Some(service) = addresses::of_gateway(gateway) else {
             resolved.complete.insert(gateway.key(), gateway.object.metadata.generation);
             continue;
@@ -40,18 +43,13 @@ pub fn build(
         let bound = addresses::bind_ports(&objects.services, &service.key);
         let mut is_complete = true;
         for port in &service.ports {
-            let place = GatewayRoutes { gateway, number, routes: &routes, policies: policies.routes };
+            let place = GatewayRoutes { gateway, number, routes: &routes, live };
             let Some(protocol) = place.protocol(*port) else { continue };
             let Some(bind_port) = bound.get(port).copied() else {
                 is_complete = false;
                 continue;
             };
-            let owner = ObjectName {
-                kind: "Gateway",
-                namespace: gateway.object.metadata.namespace.as_str().into(),
-                name: gateway.object.metadata.name.as_str().into(),
-            };
-            let key = ListenerKey { owner, port: port.port, transport: port.transport };
+            let key = listener_key(gateway, port.port, port.transport);
             let listener = corten_routing::Listener { bind_port, protocol, options: ListenerOptions::default() };
             resolved.configuration.listeners.insert(key, Arc::new(listener));
         }
@@ -63,6 +61,14 @@ pub fn build(
     for one in attached.iter().filter(|one| !one.listeners.is_empty()) {
         add_backends(objects, gateways, one, policies, resolved);
     }
+}
+
+/// Returns the name of a port of a Gateway.
+pub fn listener_key(gateway: &Gateway<'_>, port: u16, transport: Transport) -> ListenerKey {
+    let metadata = &gateway.object.metadata;
+    let namespace = metadata.namespace.as_str().into();
+    let owner = ObjectName { kind: "Gateway", namespace, name: metadata.name.as_str().into() };
+    ListenerKey { owner, port, transport }
 }
 
 /// A route at a listener.
@@ -92,7 +98,7 @@ struct GatewayRoutes<'a> {
     gateway: &'a Gateway<'a>,
     number: usize,
     routes: &'a ByListener<'a>,
-    policies: &'a RoutePolicies<'a>,
+    live: &'a Live,
 }
 
 impl GatewayRoutes<'_> {
@@ -113,9 +119,9 @@ impl GatewayRoutes<'_> {
             "HTTP" => {
                 let mut table = Hosts::default();
                 for (place, listener) in &listeners {
-                    for (host, rules) in self.http_hosts(listener, of(*place)) {
-                        if is_own(&host, listener, &listeners) {
-                            table.insert(host, rules);
+                    for (host, rules) in self.live.hosts(ListenerPlace { gateway: number, listener: *place }) {
+                        if is_own(host, gateway, listener) {
+                            table.insert(host.clone(), Arc::clone(rules));
                         }
                     }
                 }
@@ -126,46 +132,19 @@ impl GatewayRoutes<'_> {
             _ => {
                 let mut table = Hosts::default();
                 for (place, listener) in &listeners {
-                    self.tls_hosts(listener, of(*place), &listeners, &mut table);
+                    self.tls_hosts(*place, listener, of(*place), &mut table);
                 }
                 ListenerProtocol::Tls(table)
             }
         })
     }
 
-    /// Returns the rules of each host of a listener. A host also has the rules of wider hosts, after its own. The listener's
-    /// own host name is always there: a request for it that no rule matches is the listener's, not that of a wider one.
-    fn http_hosts(&self, listener: &Listener<'_>, routes: &[AtListener<'_>]) -> Vec<(HostPattern, Arc<HttpHost>)> {
-        let mut rules: BTreeMap<HostPattern, Vec<HttpRule>> = BTreeMap::new();
-        rules.insert(hosts::pattern(listener.spec.hostname.as_deref()), Vec::new());
-        for at in routes {
-            let own = self.policies.rules(self.gateway, listener, at.route);
-            for host in &at.attachment.hosts {
-                rules.entry(host.clone()).or_default().extend(own.iter().cloned());
-            }
-        }
-        // The widest first, so that a narrower host finds it built.
-        let mut patterns: Vec<HostPattern> = rules.keys().cloned().collect();
-        patterns.sort_by_key(|pattern| std::cmp::Reverse(hosts::specificity(pattern)));
-        let mut built: Vec<(HostPattern, Arc<HttpHost>)> = Vec::new();
-        for pattern in patterns {
-            let own = HttpHost::build(rules.remove(&pattern).unwrap_or_default());
-            let wider = built.iter().rev().find(|(wider, _)| hosts::covers(wider, &pattern));
-            let host = match wider {
-                Some((_, wider)) => own.with_fallback(wider.clone()),
-                None => own,
-            };
-            built.push((pattern, Arc::new(host)));
-        }
-        built
-    }
-
     /// Adds the server names of a listener of TLS or HTTPS.
     fn tls_hosts(
         &self,
+        place: usize,
         listener: &Listener<'_>,
         routes: &[AtListener<'_>],
-        all: &[(usize, &Listener<'_>)],
         table: &mut Hosts<Arc<TlsHost>>,
     ) {
         let terminate = |then: TlsUse| TlsHost::Terminate {
@@ -175,8 +154,8 @@ impl GatewayRoutes<'_> {
         };
         if listener.spec.protocol == "HTTPS" {
             let mut names = Hosts::default();
-            for (host, rules) in self.http_hosts(listener, routes) {
-                names.insert(host, rules);
+            for (host, rules) in self.live.hosts(ListenerPlace { gateway: self.number, listener: place }) {
+                names.insert(host.clone(), Arc::clone(rules));
             }
             let host = hosts::pattern(listener.spec.hostname.as_deref());
             table.insert(host, Arc::new(terminate(TlsUse::Http(names))));
@@ -186,7 +165,7 @@ impl GatewayRoutes<'_> {
         for at in routes {
             for host in &at.attachment.hosts {
                 // Of two routes with one host the older has it.
-                if seen.contains(host) || !is_own(host, listener, all) {
+                if seen.contains(host) || !is_own(host, self.gateway, listener) {
                     continue;
                 }
                 seen.push(host.clone());
@@ -202,11 +181,15 @@ impl GatewayRoutes<'_> {
     }
 }
 
-/// Reports whether a host belongs to a listener, and not to one with a narrower host name.
-fn is_own(host: &HostPattern, listener: &Listener<'_>, all: &[(usize, &Listener<'_>)]) -> bool {
+/// Reports whether a host belongs to a listener, and not to a valid one of its port with a narrower host name.
+pub fn is_own(host: &HostPattern, gateway: &Gateway<'_>, listener: &Listener<'_>) -> bool {
     let own = hosts::pattern(listener.spec.hostname.as_deref());
-    let narrower = all.iter().map(|(_, other)| hosts::pattern(other.spec.hostname.as_deref()));
-    !narrower.into_iter().any(|other| other != own && hosts::covers(&own, &other) && hosts::covers(&other, host))
+    let at_port = |other: &&Listener<'_>| {
+        other.is_valid() && other.spec.port == listener.spec.port && other.transport() == listener.transport()
+    };
+    let narrower = gateway.listeners.iter().filter(at_port);
+    let mut narrower = narrower.map(|other| hosts::pattern(other.spec.hostname.as_deref()));
+    !narrower.any(|other| other != own && hosts::covers(&own, &other) && hosts::covers(&other, host))
 }
 
 /// Returns the backends of the oldest route; the others of a TCP or UDP listener get no connections.

@@ -17,6 +17,7 @@
 //! | `events` | prints the events |
 
 mod imports;
+mod live;
 mod print;
 
 use std::collections::BTreeMap;
@@ -97,7 +98,10 @@ impl Scene {
                 self.values.remove(&place).map(|_| String::new()).ok_or_else(|| "no such object".to_owned())
             }
             ["status", kind, name] => self.status(kind, name),
-            ["routes"] => Ok(print::configuration(&self.resolved().configuration)),
+            ["routes"] => {
+                live::check_each_route(&self.objects());
+                Ok(print::configuration(&self.resolved().configuration))
+            }
             ["services"] => Ok(self.services()),
             ["ask", words @ ..] => self.ask(words),
             ["events"] => {

@@ -127,7 +127,7 @@ fn http_hosts<'a>(
     let mut lines = Vec::new();
     for (pattern, host) in hosts {
         lines.push(format!("{indent}{}", host_name(&pattern)));
-        lines.extend(host.rules().iter().map(|one| format!("{indent}  {}", rule(one))));
+        lines.extend(host.rules().map(|one| format!("{indent}  {}", rule(one))));
     }
     lines
 }

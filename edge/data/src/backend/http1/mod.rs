@@ -70,8 +70,10 @@ impl fmt::Debug for Http1Connection {
 pub(crate) struct SendError {
     /// Whether the endpoint sent something that is no response.
     pub(crate) is_invalid: bool,
-    /// The request, if no byte of it was sent.
-    pub(crate) unsent: Option<Request<RequestBody>>,
+    /// Whether a byte of the request was sent.
+    pub(crate) is_sent: bool,
+    /// Whether the request is still whole: no part of its body may be lost.
+    pub(crate) is_whole: bool,
 }
 
 /// The failure of a connection in the middle of a message.
@@ -113,24 +115,32 @@ impl Http1Connection {
         Pin::new(&mut self.stream).poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending()
     }
 
-    /// Sends a request and waits for the head of its response.
-    pub(crate) async fn send(&mut self, request: Request<RequestBody>) -> Result<Response<()>, SendError> {
+    /// Reports whether the endpoint has left a connection that rests as it was.
+    pub(super) fn is_silent(&mut self) -> bool {
+        self.stream.is_silent()
+    }
+
+    /// Sends a request and waits for the head of its response. The body of a request that was sent is taken.
+    pub(crate) async fn send(&mut self, request: &mut Request<RequestBody>) -> Result<Response<()>, SendError> {
         self.is_reused = true;
         self.is_kept = false;
         self.out.clear();
-        let framing = encode::head(&request, &mut self.out);
+        let framing = encode::head(request, &mut self.out);
         let begun = std::future::poll_fn(|context| Pin::new(&mut self.stream).poll_write(context, &self.out)).await;
         match begun {
             Ok(written) if written > 0 => self.out.advance(written),
-            _ => return Err(SendError { is_invalid: false, unsent: Some(request) }),
+            _ => return Err(SendError { is_invalid: false, is_sent: false, is_whole: true }),
         }
-        let (head, body) = request.into_parts();
-        self.sending = framing.map(|framing| Sending { body, framing });
-        let answered = std::future::poll_fn(|context| self.poll_response(context, &head.method)).await;
+        let is_bodiless = framing.is_none();
+        self.sending = framing.map(|framing| {
+            let body = std::mem::replace(request.body_mut(), RequestBody::empty());
+            Sending { body, framing }
+        });
+        let answered = std::future::poll_fn(|context| self.poll_response(context, request.method())).await;
         answered.map_err(|failure| {
             let is_invalid = matches!(failure, Failure::Invalid(_));
             tracing::debug!(error = %failure, "an endpoint gave no response");
-            SendError { is_invalid, unsent: None }
+            SendError { is_invalid, is_sent: true, is_whole: is_bodiless }
         })
     }
 
