@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use corten_client::HttpsConfig;
 use corten_listen::{Gate, Limits};
-use futures::future::BoxFuture;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::combinators::BoxBody;
@@ -27,6 +26,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::codes::Codes;
 use crate::pages::{PREFIX, Pages};
+use crate::questions::{self, Explainer, Question};
 
 const LIMITS: Limits = Limits::anonymous(256);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,9 +34,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The path that exchanges a code for a token.
 const SESSION: &str = "/console/session";
 const LARGEST_CODE: usize = 4096;
-
-/// The path that explains an object.
-const WHY: &str = "/console/why";
 
 /// Headers of one connection, which are not passed on.
 const HOP_BY_HOP: [HeaderName; 5] =
@@ -56,21 +53,6 @@ pub enum Error {
 }
 
 type Reply = Response<BoxBody<Bytes, hyper::Error>>;
-
-/// Explains objects to the user of a token.
-pub trait Explainer: Send + Sync {
-    /// Returns the findings about an object as JSON, read with the rights of `token`.
-    fn explain(&self, token: String, object: Explained) -> BoxFuture<'static, Result<Value, String>>;
-}
-
-/// The object that a page asks about.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Explained {
-    pub group: String,
-    pub plural: String,
-    pub namespace: String,
-    pub name: String,
-}
 
 /// The gateway to one API server.
 pub struct Gateway {
@@ -144,8 +126,8 @@ impl Gateway {
                     let gateway = Arc::clone(&gateway);
                     async move { Ok::<_, std::convert::Infallible>(gateway.answer(request, address.port()).await) }
                 });
-                let builder = corten_listen::http().http1_only();
-                let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+                let builder = corten_listen::http1();
+                let connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
                 tokio::select! {
                     // A browser that closes a connection is no event.
                     _ = connection => {}
@@ -170,8 +152,8 @@ impl Gateway {
         if path == SESSION {
             return self.session(request).await;
         }
-        if path == WHY {
-            return self.why(&request).await;
+        if let Some(question) = Question::of(path, request.uri().query().unwrap_or_default()) {
+            return self.explain(&request, question).await;
         }
         if path.starts_with(PREFIX) || path == PREFIX.trim_end_matches('/') {
             return whole(self.pages.answer(request.method(), path, request.headers()));
@@ -204,21 +186,13 @@ impl Gateway {
         }
     }
 
-    /// Explains an object with the rights of the request's token.
-    async fn why(&self, request: &Request<Incoming>) -> Reply {
+    /// Answers a question with the rights of the request's token.
+    async fn explain(&self, request: &Request<Incoming>, question: Question) -> Reply {
         let header = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let Some(token) = header.and_then(|value| value.strip_prefix("Bearer ")) else {
             return plain(StatusCode::UNAUTHORIZED, "a token is missing");
         };
-        let object = explained(request.uri().query().unwrap_or_default());
-        match self.explainer.explain(token.to_owned(), object).await {
-            Ok(findings) => {
-                let mut answer = Response::new(Bytes::from(json!({ "findings": findings }).to_string()));
-                answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-                whole(answer)
-            }
-            Err(error) => plain(StatusCode::BAD_GATEWAY, &error),
-        }
+        whole(questions::response(self.explainer.answer(token.to_owned(), question).await))
     }
 
     /// Passes a request on over a connection of its own, and the answer back; WebSockets too.
@@ -297,34 +271,6 @@ fn is_loopback<B>(request: &Request<B>, port: u16) -> bool {
     ["127.0.0.1", "localhost"].iter().any(|name| host == Some(&format!("{name}:{port}")))
 }
 
-/// Reads the object of a query.
-fn explained(query: &str) -> Explained {
-    let mut object = Explained::default();
-    for (key, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
-        let value = percent_decoded(value);
-        match key {
-            "group" => object.group = value,
-            "resource" => object.plural = value,
-            "namespace" => object.namespace = value,
-            "name" => object.name = value,
-            _ => {}
-        }
-    }
-    object
-}
-
-fn percent_decoded(value: &str) -> String {
-    let mut bytes = Vec::with_capacity(value.len());
-    let mut rest = value.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let hex = after.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
-        let decoded = hex.filter(|_| *first == b'%').and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        bytes.push(decoded.unwrap_or(*first));
-        rest = if decoded.is_some() { &after[2..] } else { after };
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
 /// Returns the protocol that a request asks to change to.
 fn upgrade_of<B>(request: &Request<B>) -> Option<HeaderValue> {
     let protocol = request.headers().get(header::UPGRADE)?;
@@ -336,9 +282,7 @@ fn whole(response: Response<Bytes>) -> Reply {
 }
 
 fn plain(code: StatusCode, message: &str) -> Reply {
-    let mut response = Response::new(Bytes::from(message.to_owned()));
-    *response.status_mut() = code;
-    whole(response)
+    whole(questions::refusal(code, message))
 }
 
 fn redirect() -> Response<Bytes> {
@@ -365,19 +309,6 @@ mod tests {
             assert_eq!(is_loopback(&request, 8001), is_answered, "{host}");
         }
         assert!(!is_loopback(&Request::new(()), 8001), "no host");
-    }
-
-    #[test]
-    fn the_object_of_a_query_is_decoded() {
-        let found = explained("group=apps&resource=deployments&namespace=a%2Fb&name=caf%C3%A9&x=y&name2");
-        let wanted = Explained {
-            group: "apps".into(),
-            plural: "deployments".into(),
-            namespace: "a/b".into(),
-            name: "café".into(),
-        };
-        assert_eq!(found, wanted);
-        assert_eq!(percent_decoded("%zz%4"), "%zz%4");
     }
 
     #[test]

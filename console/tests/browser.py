@@ -2,6 +2,7 @@
 
 Arguments: the one-time link, a file with an administrator's token, a file with a reader's token.
 Needs Playwright and a Chromium, whose path is in CHROMIUM. Every step waits for what it wants to see.
+With the path of axe-core's axe.min.js in AXE, every page is checked for serious findings.
 """
 
 import os
@@ -33,8 +34,21 @@ spec:
       containers:
       - name: main
         image: test.local/busybox:1
-        command: [sh, -c, 'echo "hello <script>alert(1)</script> from $HOSTNAME"; sleep 3600']
+        command: [sh, -c, 'echo "hello <script>alert(1)</script> from $HOSTNAME";
+          printf "\\033[31mred\\033[0m \\033]0;title\\007 \\302\\233 \\342\\200\\256 end\\n"; sleep 3600']
       terminationGracePeriodSeconds: 0
+"""
+
+
+HOSTILE = """apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: hostile
+  namespace: default
+  annotations:
+    note: "<script>alert(1)</script>\\e[31m"
+data:
+  page.html: "<img src=x onerror=alert(2)>\\e[31m"
 """
 
 
@@ -106,6 +120,8 @@ def an_application(page):
 
     go(page, "#/object/deployments.apps/default/made/logs")
     expect(page.locator(".log div", has_text="hello <script>alert(1)</script> from")).to_have_count(3)
+    # Colours are left out; other control characters, and those that turn the text, are shown.
+    expect(page.locator(".log div", has_text="red \u241b]0;title\u2407 <U+009B> <U+202E> end")).to_have_count(3)
 
     go(page, "#/object/deployments.apps/default/made")
     button(page, "Scale").click()
@@ -132,12 +148,57 @@ def editing(page):
     go(page, "#/object/deployments.apps/default/made/why")
     expect(page.locator(".finding h2").first).to_contain_text("nowhere.invalid/none:1")
 
+    go(page, "#/object/deployments.apps/default/made/trace")
+    lanes = page.locator("table.lanes")
+    expect(lanes).to_contain_text("ReplicaSet/made-")
+    expect(lanes.locator("td:nth-child(4)", has_text="bound to node").first).to_be_visible()
+
     go(page, "#/object/deployments.apps/default/made")
     button(page, "Roll back").click()
     page.locator(".choices button").first.click()
     expect(page.locator(".notice", has_text="goes back").first).to_be_visible()
     go(page, "#/object/deployments.apps/default/made/yaml")
     expect(page.locator(".editor")).to_have_value(re.compile("busybox"))
+
+
+def hostile_strings(page):
+    go(page, "#/create")
+    page.fill(".editor", HOSTILE)
+    button(page, "Create").click()
+    expect(page.locator(".output")).to_contain_text("is applied")
+    go(page, "#/object/configmaps/default/hostile/data")
+    expect(page.locator("main")).to_contain_text("<img src=x onerror=alert(2)>")
+    expect(page.locator("main img")).to_have_count(0)
+    go(page, "#/object/configmaps/default/hostile/yaml")
+    expect(page.locator(".editor")).to_have_value(re.compile("<script>alert"))
+
+
+def accessibility(page):
+    if "AXE" not in os.environ:
+        return
+    with open(os.environ["AXE"]) as file:
+        page.evaluate(file.read())
+    found = []
+    for address, wanted in [
+        ("#/", ".card strong"),
+        ("#/map", ".box"),
+        ("#/nodes", ".node"),
+        ("#/access", "table.access"),
+        ("#/create", ".editor"),
+        ("#/list/pods", ".row"),
+        ("#/list/events", ".row"),
+        ("#/object/deployments.apps/default/made", ".facts"),
+        ("#/object/deployments.apps/default/made/yaml", ".editor"),
+        ("#/object/deployments.apps/default/made/logs", ".log div"),
+        ("#/object/deployments.apps/default/made/trace", ".lanes"),
+        ("#/object/configmaps/default/hostile/data", ".value"),
+    ]:
+        go(page, address)
+        expect(page.locator(wanted).first).to_be_visible()
+        violations = page.evaluate("axe.run(document).then(found => found.violations)")
+        serious = [one for one in violations if one["impact"] in ("serious", "critical")]
+        found += [(address, one["id"], [node["html"][:200] for node in one["nodes"]]) for one in serious]
+    assert not found, found
 
 
 def terminal(page):
@@ -210,7 +271,7 @@ def main():
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         problems.watch(page)
         sign_in(page, ADMIN)
-        for step in [an_application, editing, terminal, other_pages]:
+        for step in [an_application, editing, hostile_strings, terminal, other_pages, accessibility]:
             step(page)
             print(step.__name__, flush=True)
         a_reader(browser, problems)

@@ -282,10 +282,11 @@ export class LiveTable {
   }
 }
 
+/** Puts a row of an answer into rows. A row that changes stays the same object: tables know its place by it. */
 function keep(rows, row) {
   const meta = row.object?.metadata;
   if (!meta?.uid) return;
-  rows.set(meta.uid, {
+  const kept = {
     uid: meta.uid,
     name: meta.name,
     namespace: meta.namespace ?? '',
@@ -294,7 +295,11 @@ function keep(rows, row) {
     isDeleting: Boolean(meta.deletionTimestamp),
     owner: meta.ownerReferences?.[0]?.uid ?? '',
     cells: row.cells ?? [],
-  });
+    text: '',
+  };
+  const known = rows.get(meta.uid);
+  if (known) Object.assign(known, kept);
+  else rows.set(meta.uid, kept);
 }
 
 /** A list of whole objects that stays current, for pages which need more than a table. */

@@ -8,7 +8,7 @@ const MARGIN = 10;
 
 /**
  * @typedef {{name: string, type?: string, format?: string, priority?: number, description?: string}} Column
- * @typedef {{uid: string, name: string, namespace: string, created?: string, cells: any[], labels?: any, isDeleting?: boolean}} Row
+ * @typedef {{uid: string, name: string, namespace: string, created?: string, cells: any[], labels?: any, isDeleting?: boolean, text: string}} Row
  */
 
 export class VirtualTable {
@@ -25,8 +25,10 @@ export class VirtualTable {
     this.sort = { column: -2, isDescending: false };
     this.selected = '';
     this.hasNamespaces = false;
+    /** @type {Map<Row, Line>} the lines of the rows in sight */
+    this.lines = new Map();
     this.head = h('div.thead', { role: 'row' });
-    this.body = h('div.tbody', { role: 'rowgroup' });
+    this.body = h('div.tbody', {});
     this.space = h('div.space', {}, this.body);
     this.view = h('div.view', { tabIndex: 0, role: 'rowgroup', 'aria-label': label, onscroll: () => this.paint() }, this.space);
     this.view.addEventListener('keydown', (event) => this.key(event));
@@ -83,6 +85,8 @@ export class VirtualTable {
     if (this.hasNamespaces) cells.unshift(cell('Namespace', -1, 'The namespace of the object'));
     fill(this.head, cells);
     this.head.style.gridTemplateColumns = this.template;
+    this.lines.clear();
+    fill(this.body);
   }
 
   sortBy(column) {
@@ -95,54 +99,49 @@ export class VirtualTable {
   /** Filters and sorts; then paints. */
   arrange() {
     const words = this.search.split(/\s+/).filter(Boolean);
-    let rows = this.rows;
-    if (words.length) rows = rows.filter((row) => words.every((word) => matches(row, word)));
-    this.shown = [...rows].sort(this.order());
+    const matching = words.length ? this.rows.filter((row) => words.every((word) => matches(row, word))) : this.rows;
+    // Rows keep their order from before: what is nearly in order is sorted at once.
+    const added = new Set(matching);
+    const kept = this.shown.filter((row) => added.delete(row));
+    this.shown = this.sorted([...kept, ...added]);
     this.space.style.height = `${this.shown.length * ROW}px`;
     this.element.setAttribute('aria-rowcount', String(this.shown.length + 1));
     this.paint();
   }
 
-  order() {
+  /** Returns rows in order: by the column, then by name. Each value is read once, not in each comparison. */
+  sorted(rows) {
     const { column, isDescending } = this.sort;
-    const sign = isDescending ? -1 : 1;
-    const byName = (a, b) => compare(a.namespace, b.namespace) || compare(a.name, b.name);
-    if (column === -2) return byName;
-    if (column === -1) return (a, b) => sign * compare(a.namespace, b.namespace) || byName(a, b);
+    if (column === -2) return rows.sort(byName);
     const definition = this.columns.find((one) => one.index === column);
-    if (isAge(definition)) return (a, b) => sign * compare(b.created ?? '', a.created ?? '') || byName(a, b);
-    return (a, b) => sign * compareCells(a.cells[column], b.cells[column]) || byName(a, b);
+    // The youngest have the latest time.
+    const sign = isDescending !== isAge(definition) ? -1 : 1;
+    const valueOf = (row) => (column === -1 ? row.namespace : isAge(definition) ? row.created : row.cells[column]);
+    const keyed = rows.map((row) => ({ row, ...sortValue(valueOf(row)) }));
+    keyed.sort((a, b) => sign * compareValues(a, b) || byName(a.row, b.row));
+    return keyed.map((one) => one.row);
   }
 
-  /** Makes elements of the rows in sight. */
+  /** Shows the rows in sight. The elements of rows that left are used again, and only what differs is written. */
   paint() {
     const top = this.view.scrollTop;
     const first = Math.max(0, Math.floor(top / ROW) - MARGIN);
     const last = Math.min(this.shown.length, Math.ceil((top + this.view.clientHeight) / ROW) + MARGIN);
+    const rows = this.shown.slice(first, last);
+    const before = this.lines;
+    this.lines = new Map();
+    for (const row of rows) if (before.has(row)) this.lines.set(row, before.get(row));
+    const free = [...before].filter(([row]) => !this.lines.has(row)).map(([, line]) => line);
     const now = Date.now();
-    const elements = [];
-    for (let at = first; at < last; at += 1) elements.push(this.line(this.shown[at], at, now));
-    this.body.style.transform = `translateY(${first * ROW}px)`;
-    fill(this.body, elements);
-  }
-
-  line(row, at, now) {
-    const cells = this.columns.map((column) => {
-      const value = isAge(column) ? age(row.created, now) : printed(row.cells[column.index]);
-      const shade = /status|ready|phase|type/i.test(column.name) ? tone(value) : '';
-      const isName = column.name === 'Name';
-      return h('div', { role: 'cell', title: value, class: isName ? 'name' : shade }, value);
+    rows.forEach((row, index) => {
+      const line = this.lines.get(row) ?? free.pop() ?? new Line(this);
+      this.lines.set(row, line);
+      line.show(row, first + index, now);
+      const there = this.body.children[index];
+      if (there !== line.element) this.body.insertBefore(line.element, there ?? null);
     });
-    if (this.hasNamespaces) cells.unshift(h('div.quiet', { role: 'cell', title: row.namespace }, row.namespace));
-    const line = h('div.row', {
-      role: 'row',
-      'aria-rowindex': at + 2,
-      'aria-selected': row.uid === this.selected,
-      onclick: () => this.open(row),
-    }, cells);
-    if (row.isDeleting) line.classList.add('deleting');
-    line.style.gridTemplateColumns = this.template;
-    return line;
+    for (const line of free) line.element.remove();
+    this.body.style.transform = `translateY(${first * ROW}px)`;
   }
 
   key(event) {
@@ -175,6 +174,41 @@ export class VirtualTable {
   }
 }
 
+/** The element of a row in sight. */
+class Line {
+  /** @param {VirtualTable} table */
+  constructor(table) {
+    this.table = table;
+    this.row = null;
+    this.values = [];
+    this.cells = table.hasNamespaces ? [h('div.quiet', { role: 'cell' })] : [];
+    for (const column of table.columns) this.cells.push(h(column.name === 'Name' ? 'div.name' : 'div', { role: 'cell' }));
+    this.element = h('div.row', { role: 'row', onclick: () => table.open(this.row) }, this.cells);
+    this.element.style.gridTemplateColumns = table.template;
+  }
+
+  /** Shows a row at a place of the table. */
+  show(row, at, now) {
+    this.row = row;
+    const { table, element } = this;
+    const values = table.columns.map((column) => (isAge(column) ? age(row.created, now) : printed(row.cells[column.index])));
+    if (table.hasNamespaces) values.unshift(row.namespace);
+    const before = values.length - table.columns.length;
+    values.forEach((value, index) => {
+      if (value === this.values[index]) return;
+      const cell = this.cells[index];
+      cell.textContent = value;
+      cell.title = value;
+      const column = table.columns[index - before];
+      if (column && /status|ready|phase|type/i.test(column.name)) cell.className = tone(value);
+    });
+    this.values = values;
+    element.setAttribute('aria-rowindex', String(at + 2));
+    element.setAttribute('aria-selected', String(row.uid === table.selected));
+    element.classList.toggle('deleting', Boolean(row.isDeleting));
+  }
+}
+
 function isAge(column) {
   return column !== undefined && (column.name === 'Age' || column.type === 'date');
 }
@@ -188,16 +222,24 @@ function printed(cell) {
 function matches(row, word) {
   const [key, value] = word.split('=', 2);
   if (value !== undefined) return (row.labels?.[key] ?? '').toLowerCase() === value;
-  if (row.name.toLowerCase().includes(word) || row.namespace.includes(word)) return true;
-  return row.cells.some((cell) => cell !== null && String(cell).toLowerCase().includes(word));
+  row.text ||= [row.name, row.namespace, ...row.cells.map(printed)].join('\n').toLowerCase();
+  return row.text.includes(word);
 }
 
 function compare(a, b) {
   return a < b ? -1 : a > b ? 1 : 0;
 }
 
-function compareCells(a, b) {
-  const [x, y] = [a, b].map((cell) => (typeof cell === 'number' ? cell : Number.parseFloat(cell)));
-  const areNumbers = !Number.isNaN(x) && !Number.isNaN(y);
-  return (areNumbers && x - y) || compare(printed(a), printed(b));
+function byName(a, b) {
+  return compare(a.namespace, b.namespace) || compare(a.name, b.name);
+}
+
+function sortValue(cell) {
+  return { number: typeof cell === 'number' ? cell : Number.parseFloat(cell), text: printed(cell) };
+}
+
+/** Compares the values of two cells: by the numbers that they begin with, else as text. */
+function compareValues(a, b) {
+  const areNumbers = !Number.isNaN(a.number) && !Number.isNaN(b.number);
+  return (areNumbers && a.number - b.number) || compare(a.text, b.text);
 }

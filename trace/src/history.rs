@@ -61,10 +61,12 @@ fn of_object(object: &Value) -> Vec<Step> {
     steps
 }
 
-/// Returns the manager that wrote first: it created the object.
+/// Returns the manager that wrote first: it created the object. Of the writers of one second, that of a status did not.
 fn first_manager(object: &Value) -> &str {
     let entries = object["metadata"]["managedFields"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let first = entries.iter().min_by_key(|entry| entry["time"].as_str().unwrap_or_default());
+    let first = entries
+        .iter()
+        .min_by_key(|entry| (entry["time"].as_str().unwrap_or_default(), entry["subresource"].as_str().is_some()));
     first.and_then(|entry| entry["manager"].as_str()).unwrap_or("a client")
 }
 

@@ -39,9 +39,7 @@ fn resources() -> impl Iterator<Item = Resource> {
 pub async fn read(client: &Client, namespace: &str, tracer: &mut Tracer) -> Result<(), Error> {
     for resource in resources() {
         let list = client.dynamic(&resource).list_objects(namespace, &ListOptions::default()).await?;
-        for object in list.items {
-            tracer.see(object.value(), Timestamp::now(), true);
-        }
+        tracer.see_existing(list.items.iter().map(|object| object.value()).collect(), Timestamp::now());
     }
     Ok(())
 }

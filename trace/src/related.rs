@@ -23,11 +23,9 @@ impl Related {
     /// Reports whether an object belongs to one of the trace: by its owner, as an Event of it, or as an EndpointSlice that
     /// names it.
     pub fn leads_to(&self, object: &Value) -> bool {
-        let list = |value: &'_ Value| value.as_array().cloned().unwrap_or_default();
-        let owners = list(&object["metadata"]["ownerReferences"]);
-        let endpoints = list(&object["endpoints"]);
-        let uids = owners.iter().map(|owner| &owner["uid"]);
-        let uids = uids.chain(endpoints.iter().map(|endpoint| &endpoint["targetRef"]["uid"]));
+        let owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+        let endpoints = object["endpoints"].as_array().into_iter().flatten();
+        let uids = owners.map(|owner| &owner["uid"]).chain(endpoints.map(|endpoint| &endpoint["targetRef"]["uid"]));
         let mut uids = uids.chain([&object["involvedObject"]["uid"]]).filter_map(Value::as_str);
         uids.any(|uid| self.0.contains(uid))
     }

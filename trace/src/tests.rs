@@ -59,6 +59,19 @@ fn a_deployment_is_followed_to_its_pods_in_whatever_order_watches_arrive() {
 }
 
 #[test]
+fn all_pods_of_a_full_namespace_are_found_after_others() {
+    let mut tracer = tracer();
+    let pods = |owner: &'static str, count: usize| {
+        (0..count).map(move |index| object("Pod", &format!("{owner}-{index}"), Some(owner)))
+    };
+    tracer.see_existing(vec![object("Deployment", "web", None)], at(0));
+    tracer.see_existing(pods("elsewhere", 10_000).collect(), at(0));
+    let set = object("ReplicaSet", "web-1", Some("web"));
+    tracer.see_existing(pods("web-1", 500).chain([set]).collect(), at(0));
+    assert_eq!(tracer.objects().count(), 502);
+}
+
+#[test]
 fn the_life_of_a_pod() {
     let mut tracer = tracer();
     tracer.see(object("Deployment", "web", None), at(0), true);
@@ -181,4 +194,16 @@ fn spans_have_a_parent_and_the_steps_as_events() {
     assert_eq!(spans[1]["parentSpanId"], spans[0]["spanId"]);
     assert_eq!(spans[1]["events"].as_array().unwrap().len(), 2);
     assert_eq!(super::spans(&[], "web", 7), json!({"resourceSpans": []}));
+}
+
+#[test]
+fn a_controller_that_writes_a_status_in_the_same_second_did_not_create_the_object() {
+    let time = "2026-01-01T00:00:00Z";
+    let managers = json!([
+        {"manager": "kube-controller-manager", "subresource": "status", "time": time},
+        {"manager": "kubectl-create", "time": time},
+    ]);
+    let deployment = with(object("Deployment", "web", None), "/metadata/managedFields", managers);
+    let steps = history([&deployment]);
+    assert_eq!(steps[0].to_string(), "2026-01-01T00:00:00Z client Deployment/web: created by kubectl-create");
 }

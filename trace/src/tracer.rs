@@ -57,10 +57,31 @@ impl Tracer {
         if belongs || self.waiting.len() < MAX_WAITING {
             self.waiting.push(Seen { at, object, existed });
         }
+        // Nothing that waits belongs to the trace by an object that does not.
+        if belongs { self.take_waiting() } else { Vec::new() }
+    }
+
+    /// Takes the states of all objects of a kind, which were there when the trace began.
+    pub fn see_existing(&mut self, objects: Vec<Value>, at: Timestamp) {
+        self.waiting.extend(objects.into_iter().map(|object| Seen { at, object, existed: true }));
+        self.take_waiting();
+        self.waiting.truncate(MAX_WAITING);
+    }
+
+    /// Takes the states that belong to the trace, pass by pass, because an object that was taken may lead to others.
+    fn take_waiting(&mut self) -> Vec<Step> {
         let mut steps = Vec::new();
-        while let Some(index) = self.waiting.iter().position(|seen| self.belongs(&seen.object)) {
-            let seen = self.waiting.remove(index);
-            steps.extend(self.take(seen));
+        loop {
+            let waiting = std::mem::take(&mut self.waiting);
+            let (taken, waiting): (Vec<Seen>, Vec<Seen>) =
+                waiting.into_iter().partition(|seen| self.belongs(&seen.object));
+            self.waiting = waiting;
+            if taken.is_empty() {
+                break;
+            }
+            for seen in taken {
+                steps.extend(self.take(seen));
+            }
         }
         steps.sort_by_key(|step| step.at);
         steps

@@ -11,7 +11,7 @@ const DEFAULT: &str = "/metadata/annotations/storageclass.kubernetes.io~1is-defa
 
 pub async fn explain(sources: Sources<'_>, claim: &Value) -> Vec<Finding> {
     match text(claim, "/status/phase") {
-        "Bound" => resize(claim),
+        "Bound" => [resize(claim), copy(sources, claim).await].concat(),
         "Lost" => vec![Finding::new(format!(
             "Its volume {} does not exist any more; the data is lost unless a backup has it.",
             text(claim, "/spec/volumeName")
@@ -129,6 +129,32 @@ async fn source(sources: Sources<'_>, claim: &Value) -> Option<Finding> {
 fn wish(claim: &Value) -> String {
     let modes: Vec<&str> = items(claim, "/spec/accessModes").filter_map(Value::as_str).collect();
     format!("it asks for {} ({})", text(claim, "/spec/resources/requests/storage"), modes.join(", "))
+}
+
+/// Explains the copy of a claim's volume on another node, if it should have one and has none that is in time.
+async fn copy(sources: Sources<'_>, claim: &Value) -> Vec<Finding> {
+    let resource = Resource::new("storage.corten.dev", "v1alpha1", "volumereplicas", false);
+    let name = text(claim, "/spec/volumeName");
+    let Ok(Some(replica)) = sources.objects.get(&resource, "", name).await else { return Vec::new() };
+    let synced = items(&replica, "/status/conditions").find(|one| text(one, "/type") == "Synced");
+    if synced.is_some_and(|one| text(one, "/status") == "True") {
+        return Vec::new();
+    }
+    let cause = match text(&replica, "/status/standby/syncedTime") {
+        "" => "Its volume has no copy on another node: with its node its data are lost.".to_owned(),
+        time => {
+            format!("The copy of its volume on another node is of {time}: what was written since is on one node only.")
+        }
+    };
+    let message = synced.map_or("the controller has not seen it yet", |one| text(one, "/message"));
+    let nodes = format!(
+        "primary {}, standby {}, epoch {}",
+        text(&replica, "/spec/primaryNode"),
+        Some(text(&replica, "/spec/standbyNode")).filter(|node| !node.is_empty()).unwrap_or("none"),
+        replica.pointer("/spec/epoch").and_then(Value::as_u64).unwrap_or_default()
+    );
+    let finding = Finding::new(cause).because(message).because(nodes);
+    vec![finding.help(format!("kubectl describe volumereplica {name}"))]
 }
 
 /// Explains a bound claim whose growth is not done.

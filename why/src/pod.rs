@@ -60,12 +60,13 @@ async fn unplaced(sources: Sources<'_>, pod: &Value) -> Vec<Finding> {
         }
     }
     let message = condition(pod, "PodScheduled").map_or("", |one| text(one, "/message"));
-    let mut finding = Finding::new("No node takes it.").because(message);
-    match sources.placement.explain(namespace, corten_meta::name(pod)).await {
-        Ok(explanation) => finding = finding.because(explanation.trim_end()),
-        Err(error) => finding = finding.because(format!("the scheduler's plugins cannot be asked: {error}")),
-    }
-    findings.push(finding);
+    let (message, explanation) = match sources.placement.explain(namespace, corten_meta::name(pod)).await {
+        // The explanation begins with the scheduler's sentence, unless the cluster has changed since.
+        Ok(explanation) if explanation.starts_with(message) => ("", explanation),
+        Ok(explanation) => (message, explanation),
+        Err(error) => (message, format!("the scheduler's plugins cannot be asked: {error}")),
+    };
+    findings.push(Finding::new("No node takes it.").because(message).because(explanation.trim_end()));
     findings
 }
 

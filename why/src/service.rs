@@ -87,15 +87,20 @@ fn wrong_port(service: &Value, pods: &[Value]) -> Finding {
 const OWN_CLASS: &str = "network.corten.dev/load-balancer";
 /// The type of the condition of a Service without an address.
 const ADDRESS_ASSIGNED: &str = "network.corten.dev/AddressAssigned";
+/// The reason of that condition when the cloud controllers wrote it.
+const CLOUD_FAILED: &str = "SyncLoadBalancerFailed";
 
 /// Explains a load balancer without an address.
 async fn pending(sources: Sources<'_>, service: &Value) -> Finding {
     let class = text(service, "/spec/loadBalancerClass");
     let refused = condition(service, ADDRESS_ASSIGNED).filter(|one| text(one, "/status") == "False");
     if let Some(refused) = refused {
-        return Finding::new("It has no external address: no pool of addresses gives it one.")
-            .because(text(refused, "/message"))
-            .help("kubectl get addresspools; kubectl describe addresspools");
+        return match text(refused, "/reason") {
+            CLOUD_FAILED => Finding::new("It has no external address: the cloud makes no load balancer for it."),
+            _ => Finding::new("It has no external address: no pool of addresses gives it one.")
+                .help("kubectl get addresspools; kubectl describe addresspools"),
+        }
+        .because(text(refused, "/message"));
     }
     let finding = match class {
         "" | OWN_CLASS => Finding::new("It has no external address yet."),

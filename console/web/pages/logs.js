@@ -143,5 +143,7 @@ function clean(line) {
   return line
     .replace(/\x1b\[[0-9;?]*[A-Za-z]/g, '')
     .replace(/\r$/, '')
-    .replace(/[\x00-\x08\x0b-\x1f]/g, (one) => String.fromCharCode(0x2400 + one.charCodeAt(0)));
+    .replace(/[\x00-\x08\x0b-\x1f]/g, (one) => String.fromCharCode(0x2400 + one.charCodeAt(0)))
+    // The rest of them, and those that turn the direction of the text.
+    .replace(/[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, (one) => `<U+${one.charCodeAt(0).toString(16).toUpperCase().padStart(4, '0')}>`);
 }

@@ -121,5 +121,5 @@ function picture(state, { columns, arrows }) {
         svg('text', { x: 10, y: 22 }, label)));
   };
   const heads = ['Ingress, routes', 'Services', 'Pods', 'Nodes'].map((label, x) => svg('text', { class: 'head', x: x * COLUMN + 4, y: 16 }, `${label}${columns[x].length > MOST ? ` (${columns[x].length})` : ''}`));
-  return svg('svg', { width: COLUMN * 4, height, role: 'img', 'aria-label': 'Map of Services' }, heads, arrows.map(line), shown.flat().map(draw));
+  return svg('svg', { width: COLUMN * 4, height, role: 'group', 'aria-label': 'Map of Services' }, heads, arrows.map(line), shown.flat().map(draw));
 }

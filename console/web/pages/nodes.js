@@ -26,7 +26,7 @@ export function nodes(root, state) {
     const sorted = all.all.sort((a, b) => a.metadata.name.localeCompare(b.metadata.name));
     const waiting = byNode.get('') ?? [];
     fill(body,
-      waiting.length ? h('section.node', {}, h('h2.wait', {}, `${waiting.length} pods without a node`), squares(state, waiting)) : null,
+      waiting.length ? h('section.node', {}, h('h2.wait', {}, `${waiting.length} ${waiting.length === 1 ? 'pod' : 'pods'} without a node`), squares(state, waiting)) : null,
       sorted.map((node) => section(state, node, byNode.get(node.metadata.name) ?? [], metrics.get(node.metadata.name))));
   };
   const all = new LiveObjects(api, '/api/v1/nodes', draw);

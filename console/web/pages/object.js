@@ -10,6 +10,7 @@ import { logsTab } from './logs.js';
 import { terminalTab } from './terminal.js';
 import { dataTab } from './data.js';
 import { whyTab } from './why.js';
+import { TRACED, traceTab } from './trace.js';
 
 const WORKLOADS = new Set(['Deployment', 'StatefulSet', 'DaemonSet', 'ReplicaSet', 'Job', 'ReplicationController']);
 
@@ -20,10 +21,11 @@ function tabsOf(resource) {
   if (resource.id === 'pods') tabs.terminal = terminalTab;
   if (resource.id === 'configmaps' || resource.id === 'secrets') tabs.data = dataTab;
   tabs.why = whyTab;
+  if (TRACED.has(resource.kind)) tabs.trace = traceTab;
   return tabs;
 }
 
-const LABELS = { state: 'State', yaml: 'YAML', logs: 'Logs', terminal: 'Terminal', data: 'Data', why: 'Why?' };
+const LABELS = { state: 'State', yaml: 'YAML', logs: 'Logs', terminal: 'Terminal', data: 'Data', why: 'Why?', trace: 'Trace' };
 
 export async function object(root, state, [, id, scope, name, tab = 'state']) {
   const resource = resourceOf(state, id);
@@ -53,7 +55,7 @@ export async function object(root, state, [, id, scope, name, tab = 'state']) {
 
 /** Shows conditions, relations and events, and follows their changes. */
 function stateTab(body, state, here, first) {
-  const parts = { summary: h('section', {}), conditions: h('section', {}), related: h('section', {}), events: h('section', {}) };
+  const parts = { summary: h('section', {}), conditions: h('section', { tabIndex: 0 }), related: h('section', {}), events: h('section', { tabIndex: 0 }) };
   fill(body, Object.values(parts));
   const one = new LiveObjects(state.api, withQuery(here.resource.path(here.namespace), { fieldSelector: `metadata.name=${here.name}` }), () => {
     const value = one.all[0];

@@ -2,7 +2,7 @@
 
 import { fill, h } from '../dom.js';
 import { describeError } from '../format.js';
-import { withQuery } from '../api.js';
+import { ApiError, withQuery } from '../api.js';
 
 /** Milliseconds between two questions: the cause changes while the cluster works. */
 const EVERY = 4000;
@@ -17,7 +17,8 @@ export function whyTab(body, state, here) {
       const answer = await state.api.get(withQuery('why', query));
       fill(body, answer.findings?.length ? answer.findings.map(finding) : h('p.good', {}, 'Nothing is wrong with it.'));
     } catch (error) {
-      fill(body, h('p.bad', { role: 'alert' }, describeError(error)));
+      // Many ask at once: the next answer comes soon.
+      if (!(error instanceof ApiError && error.code === 429)) fill(body, h('p.bad', { role: 'alert' }, describeError(error)));
     }
     if (!isStopped) timer = window.setTimeout(ask, EVERY);
   };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use corten_access::User;
 use corten_meta::{Status, Value};
+use futures::future::BoxFuture;
 
 use crate::body::{Body, Reply, RequestBody};
 use crate::peer::{Identity, Peer};
@@ -26,9 +27,9 @@ pub struct InProcess {
 }
 
 impl InProcess {
-    /// Sends one request through the pipeline.
-    pub async fn call(&self, request: http::Request<Bytes>) -> Reply {
-        self.server.handle(request.map(RequestBody::Full), &self.peer).await.map(Body::joined)
+    /// Sends one request through the pipeline. The future is boxed so that the pipeline is compiled in this package.
+    pub fn call(&self, request: http::Request<Bytes>) -> BoxFuture<'_, Reply> {
+        Box::pin(async move { self.server.handle(request.map(RequestBody::Full), &self.peer).await.map(Body::joined) })
     }
 
     /// Runs admission on new objects for a path without storing them, to measure its cost.

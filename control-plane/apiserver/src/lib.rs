@@ -83,7 +83,7 @@ pub use peer::{Identity, Peer};
 pub use registry::{StoreOverride, Stores};
 pub use serve::{Certificates, tls_config};
 pub use server::Server;
-pub use site::{ListObjects, ObjectMetrics, Site};
+pub use site::{ListObjects, ObjectMetrics, PageRequest, Site};
 pub use stored_reader::StoredReader;
 
 /// Compares secrets in a time that does not depend on where they differ.

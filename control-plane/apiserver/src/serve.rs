@@ -11,6 +11,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use corten_listen::{Gate, HANDSHAKE_TIMEOUT, Limits, Slot};
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
@@ -63,8 +64,18 @@ impl Certificates for ArcSwap<rustls::ServerConfig> {
 }
 
 impl Server {
-    /// Serves the API on `listener` until `shutdown`.
-    pub async fn serve(
+    /// Serves the API on `listener` until `shutdown`. The future is boxed so that the whole pipeline is compiled in this
+    /// package, for speed, and not where it is awaited.
+    pub fn serve(
+        self: Arc<Self>,
+        listener: TcpListener,
+        certificates: Arc<dyn Certificates>,
+        shutdown: CancellationToken,
+    ) -> BoxFuture<'static, Result<(), Error>> {
+        Box::pin(self.accept(listener, certificates, shutdown))
+    }
+
+    async fn accept(
         self: Arc<Self>,
         listener: TcpListener,
         certificates: Arc<dyn Certificates>,

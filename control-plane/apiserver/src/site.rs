@@ -3,16 +3,28 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use corten_access::User;
 use corten_meta::Object;
+use futures::future::BoxFuture;
 use http::{HeaderMap, Method, Response};
 
-/// Static pages below one path. Every client may read them.
+/// A request for a page.
+#[derive(Clone, Copy, Debug)]
+pub struct PageRequest<'a> {
+    pub method: &'a Method,
+    pub path: &'a str,
+    pub query: &'a str,
+    pub headers: &'a HeaderMap,
+    pub user: &'a User,
+}
+
+/// Pages below one path. Every client may read those that are static.
 pub trait Site: std::fmt::Debug + Send + Sync {
     /// Returns the path below which the pages are, with a slash at its end.
     fn prefix(&self) -> &'static str;
 
     /// Answers a request for the prefix, with or without its last slash, or for a path below it.
-    fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> Response<Bytes>;
+    fn answer<'a>(&'a self, request: PageRequest<'a>) -> BoxFuture<'a, Response<Bytes>>;
 }
 
 /// Reports whether a path is one of the site's.

@@ -19,7 +19,7 @@ const LEASE_SECONDS: i64 = 3600;
 const COLLECTION: Duration = Duration::from_secs(3600);
 
 const NAMESPACE: &str = "kube-system";
-const LABEL: &str = "apicore.kubernetes.io/identity";
+const LABEL: &str = "apiserver.kubernetes.io/identity";
 const COMPONENT: &str = "kube-apiserver";
 
 /// Returns the name of the server on a machine, the same after every start.

@@ -17,8 +17,8 @@ use crate::error::store_status;
 /// The time that a read waits for the feed before it fails with 504.
 const FRESH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The interval at which a waiting read requests the progress of a store that other processes write to: their changes
-/// of other keys raise its revision, and the feed hears nothing of them.
+/// The interval at which a waiting read requests the progress of a store: changes of other keys, by other processes or from
+/// before a move into this store, raise its revision, and the feed hears nothing of them.
 const PROGRESS: Duration = Duration::from_millis(100);
 /// The time before the first request, in which nearly every change arrives by itself.
 const FIRST_PROGRESS: Duration = Duration::from_millis(10);
@@ -70,7 +70,7 @@ impl Feed {
         let reached = tokio::time::timeout(FRESH_TIMEOUT, async {
             tokio::select! {
                 at = progress.wait_for(|at| *at >= revision) => at.ok().map(|at| *at),
-                never = self.request_progress(), if self.store.is_shared() => match never {},
+                never = self.request_progress() => match never {},
             }
         });
         match reached.await {

@@ -17,7 +17,7 @@ use crate::metrics::process;
 use crate::negotiation::{ACCEPTED, Accept, Format, unsupported_body};
 use crate::response;
 use crate::server::Server;
-use crate::site;
+use crate::site::{self, PageRequest, Site};
 use crate::upstream_order::UpstreamOrder;
 
 /// The media type of metrics.
@@ -32,11 +32,25 @@ const EXACT: [&str; 6] = ["/flagz", "/metrics", "/metrics/slis", "/metrics/state
 /// The caching of the documents about tokens.
 const KEPT: HeaderValue = HeaderValue::from_static("public, max-age=3600");
 
+/// Returns the site that a path belongs to.
+pub fn site<'a>(server: &'a Server, context: &Context) -> Option<&'a dyn Site> {
+    server.core.config.site.as_deref().filter(|site| site::has(*site, &context.info.path))
+}
+
+/// Answers with a page of a site.
+pub async fn page(site: &dyn Site, context: &Context) -> Reply {
+    let request = PageRequest {
+        method: &context.method,
+        path: &context.info.path,
+        query: &context.raw_query,
+        headers: &context.headers,
+        user: &context.user,
+    };
+    site.answer(request).await.map(Body::Full)
+}
+
 /// Answers a path that is no resource.
 pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> {
-    if let Some(site) = server.core.config.site.as_deref().filter(|site| site::has(*site, &context.info.path)) {
-        return Ok(site.answer(&context.method, &context.info.path, &context.headers).map(Body::Full));
-    }
     let path = context.info.path.trim_end_matches('/');
     if context.info.path.len() > 1 && context.info.path.ends_with('/') && !takes_slashes(&context.info.path, path) {
         return Ok(match path.starts_with("/openapi/v3") {

@@ -212,6 +212,10 @@ impl Server {
         if context.info.is_resource {
             // From here: decode → admit → validate → store → encode, in the handler of the verb.
             dispatch::dispatch(self, context, body).await
+        } else if let Some(site) = paths::site(self, context) {
+            // A page may ask this server in its user's name: those requests have seats of their own.
+            drop(seat);
+            Ok(paths::page(site, context).await)
         } else {
             paths::serve(self, context).await
         }

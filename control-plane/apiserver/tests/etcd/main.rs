@@ -230,12 +230,13 @@ async fn the_endpoints_of_the_api_are_the_servers_that_serve() {
     };
     let both = vec!["127.0.0.1".to_owned(), "127.0.0.2".to_owned()];
     until("both servers", async || endpoints().await == (both.clone(), both.clone())).await;
-    let leases = one.get("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases").await;
-    let is_identity = |lease: &&Value| {
-        lease["metadata"]["labels"]["apiserver.kubernetes.io/identity"] == "kube-apiserver"
-            || lease["metadata"]["labels"]["apicore.kubernetes.io/identity"] == "kube-apiserver"
-    };
-    assert_eq!(leases["items"].as_array().unwrap().iter().filter(is_identity).count(), 2);
+    let is_identity =
+        |lease: &&Value| lease["metadata"]["labels"]["apiserver.kubernetes.io/identity"] == "kube-apiserver";
+    until("two identities", async || {
+        let leases = one.get("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases").await;
+        leases["items"].as_array().unwrap().iter().filter(is_identity).count() == 2
+    })
+    .await;
     // A server that stops leaves the endpoints while it still serves, and is not ready.
     other.server.announce_shutdown().await;
     assert_eq!(endpoints().await, (both[..1].to_vec(), both[..1].to_vec()));
