@@ -23,6 +23,7 @@ pub mod state;
 mod supervisor;
 mod tls;
 pub mod values;
+mod wal;
 
 pub use binary::{Binary, Version};
 pub use client::{Alarm, List, Member, Members, Status};

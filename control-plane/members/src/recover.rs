@@ -1,7 +1,8 @@
 //! A cluster of one member, made of the data of a survivor, after the majority of the members was lost.
 //!
 //! etcd does it itself (`--force-new-cluster`): it starts with its data, removes all other members and goes on alone. The
-//! others can come back afterwards as new members; their data is set aside.
+//! others can come back afterwards as new members; their data is set aside. Before that, all entries of the survivor's log
+//! become committed ([`wal`]).
 //!
 //! Must never: run while the others still have a quorum, for then there would be two clusters.
 
@@ -11,6 +12,7 @@ use tokio::time::Instant;
 
 use crate::join::{endpoints, initial_cluster};
 use crate::state::{State, has_data};
+use crate::wal;
 use crate::{Binary, Config, Credentials, Error, Members, Start, Supervisor};
 
 /// The longest time that etcd may take to start with its data.
@@ -28,6 +30,8 @@ pub async fn recover(config: &Config, binary: &Binary, credentials: &Credentials
     };
     refuse_quorum(config, &state, credentials).await?;
     let supervisor = Supervisor::new(config.clone(), binary.clone()).await?;
+    let entries = wal::commit_all(&config.directory)?;
+    tracing::info!(entries, "the last entries of the log are committed");
     let mut process = supervisor.start(&Start::Forced).await?;
     let own = Members::new(vec![config.client_url()], credentials)?;
     let alone = tokio::select! {

@@ -1,8 +1,8 @@
 //! The membership of a machine, as it remembers it beside etcd's own data.
 
-use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -54,17 +54,9 @@ impl State {
     pub fn write(&self, directory: &Path) -> Result<(), Error> {
         make_directory(directory)?;
         let path = file(directory);
-        let temporary = path.with_extension("new");
         let bytes = serde_json::to_vec_pretty(self)
             .map_err(|error| Error::Damaged { path: path.clone(), reason: error.to_string() })?;
-        let write = || {
-            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-            file.write_all(&bytes)?;
-            file.sync_all()?;
-            fs::rename(&temporary, &path)?;
-            fs::File::open(directory)?.sync_all()
-        };
-        write().map_err(Error::file("write", &path))
+        corten_durable::write(&path, &bytes, 0o600).map_err(Error::file("write", &path))
     }
 }
 
@@ -78,7 +70,7 @@ pub fn set_aside(directory: &Path) -> Result<PathBuf, Error> {
     let free = (1..).map(|number| directory.join(format!("data.removed-{number}"))).find(|path| !path.exists());
     let aside = free.unwrap_or_else(|| directory.join("data.removed"));
     let data = directory.join("data");
-    fs::rename(&data, &aside).map_err(Error::file("move", &data))?;
+    corten_durable::rename(&data, &aside).map_err(Error::file("move", &data))?;
     Ok(aside)
 }
 

@@ -10,6 +10,7 @@ use pb::compare::{CompareResult, CompareTarget, TargetUnion};
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
 use pb::request_op::Request;
+use tokio::time::Instant;
 
 use crate::client::refused;
 use crate::{Error, Members};
@@ -18,6 +19,10 @@ use crate::{Error, Members};
 pub const ABSENT: i64 = 0;
 /// The most values of one prefix: one for each server.
 const MOST: i64 = 1000;
+/// The time for which a request is repeated while the members elect a leader.
+const ELECTION: Duration = Duration::from_secs(10);
+/// The pause before a request is repeated.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A value with its key and the revision of its last change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +60,10 @@ impl Members {
     }
 
     async fn range(&self, request: pb::RangeRequest) -> Result<Vec<Value>, Error> {
+        until_elected(|| self.range_once(request.clone())).await
+    }
+
+    async fn range_once(&self, request: pb::RangeRequest) -> Result<Vec<Value>, Error> {
         let mut client = KvClient::new(self.channel().await?);
         let answer = client.range(request).await.map_err(|status| refused("read the servers' values", &status))?;
         let value = |pair: corten_etcd::mvccpb::KeyValue| Value {
@@ -75,7 +84,17 @@ impl Members {
 
     /// Writes a value if the key was last changed at `revision`; false if it was not.
     pub async fn replace(&self, key: &str, bytes: &[u8], revision: i64) -> Result<bool, Error> {
-        self.put_if(key, bytes, revision, 0).await
+        let mut attempts = 0;
+        let replacing = until_elected(|| {
+            attempts += 1;
+            self.put_if(key, bytes, revision, 0)
+        });
+        let is_replaced = replacing.await?;
+        if is_replaced || attempts == 1 {
+            return Ok(is_replaced);
+        }
+        // An attempt whose answer was lost may have written it.
+        Ok(self.value(key).await?.is_some_and(|value| value.bytes == bytes))
     }
 
     async fn put_if(&self, key: &str, bytes: &[u8], revision: i64, lease: i64) -> Result<bool, Error> {
@@ -133,5 +152,50 @@ impl Members {
             Err(status) if status.code() == tonic::Code::NotFound => Ok(()),
             Err(status) => Err(refused("end a lease", &status)),
         }
+    }
+}
+
+/// Makes a request, and repeats it while the members elect a leader.
+async fn until_elected<T, F>(mut request: impl FnMut() -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let deadline = Instant::now() + ELECTION;
+    loop {
+        match request().await {
+            Err(error) if error.is_transient() && Instant::now() < deadline => tokio::time::sleep(PAUSE).await,
+            outcome => return outcome,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_is_repeated_while_a_leader_is_elected() {
+        let unavailable = || refused("read", &tonic::Status::unavailable("etcdserver: leader changed"));
+        let mut attempts = 0;
+        let outcome = until_elected(|| {
+            attempts += 1;
+            ready(if attempts < 5 { Err(unavailable()) } else { Ok(attempts) })
+        });
+        assert_eq!(outcome.await.unwrap(), 5);
+
+        let began = Instant::now();
+        let outcome = until_elected(|| ready(Err::<(), Error>(unavailable())));
+        assert!(outcome.await.unwrap_err().is_transient());
+        assert_eq!(began.elapsed(), ELECTION);
+
+        let mut attempts = 0;
+        let outcome = until_elected(|| {
+            attempts += 1;
+            ready(Err::<(), Error>(refused("read", &tonic::Status::permission_denied("no"))))
+        });
+        assert!(!outcome.await.unwrap_err().is_transient());
+        assert_eq!(attempts, 1);
     }
 }
