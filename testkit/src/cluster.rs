@@ -1,5 +1,6 @@
 //! A complete cluster on its own machine, driven as users do: by `corten` and kubectl.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -51,6 +52,11 @@ impl Cluster {
     /// Returns a directory for the test's own files.
     pub fn scratch(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// Returns the path of the log of an agent on the machine.
+    pub fn agent_log(&self) -> PathBuf {
+        self.scratch().join("agent.log")
     }
 
     /// Returns a `corten` command for this cluster.
@@ -148,23 +154,55 @@ impl Cluster {
     /// Kills the cluster's own processes as a power cut would: without a signal that they can handle, and without the
     /// containers.
     pub fn kill_hard(&self) {
+        self.end_server("-9");
+    }
+
+    /// Stops the server as a service manager does, and starts another file of the same program on its data.
+    pub fn exchange_binary(&self) {
+        self.end_server("-TERM");
+        let other = self.dir.path().join("corten-of-another-build");
+        std::fs::copy(&self.corten, &other).expect("the program can be copied");
+        let mut up = self.machine.command(&other);
+        up.args(["up", "--timeout", "600", "--data-dir"]).arg(self.data_dir());
+        up.env("HOME", self.dir.path()).env_remove("KUBECONFIG");
+        let started = up.output().expect("the program runs");
+        assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
+    }
+
+    /// Sends a signal to the server, and waits for its end.
+    fn end_server(&self, signal: &str) {
         let pid = self.server_pid();
         let kill = |signal: &str| {
             let output = self.machine.command(&tools::busybox()).args(["kill", signal, &pid]).output();
             output.expect("kill runs").status.success()
         };
-        assert!(kill("-9"), "the server runs");
+        assert!(kill(signal), "the server runs");
         wait::until("the server's end", wait::BOUND, || if kill("-0") { Err("alive".into()) } else { Ok(()) });
     }
 
-    /// Prints the last lines of the server's log.
+    /// Returns the proxies of Gateways: their process ids and arguments.
+    pub fn proxies(&self) -> BTreeMap<String, String> {
+        let processes = self.machine.command(&tools::busybox()).args(["ps", "-o", "pid,args"]).output();
+        let processes = String::from_utf8_lossy(&processes.expect("ps runs").stdout).into_owned();
+        let proxies = processes.lines().filter(|line| line.contains("edge --controller=false"));
+        let fields = proxies.filter_map(|line| line.trim().split_once(' '));
+        fields.map(|(pid, arguments)| (pid.to_owned(), arguments.to_owned())).collect()
+    }
+
+    /// Prints the last lines of the logs of the server and of an agent beside it.
     pub fn print_log(&self) {
-        let log = std::fs::read_to_string(self.data_dir().join("corten.log")).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        eprintln!("--- the last lines of corten.log ---");
-        for line in &lines[lines.len().saturating_sub(60)..] {
-            eprintln!("{line}");
-        }
+        print_last_lines(&self.data_dir().join("corten.log"));
+        print_last_lines(&self.agent_log());
+    }
+}
+
+/// Prints the last lines of a log; one that does not exist is left out.
+fn print_last_lines(log: &Path) {
+    let Ok(text) = std::fs::read_to_string(log) else { return };
+    let lines: Vec<&str> = text.lines().collect();
+    eprintln!("--- the last lines of {} ---", log.display());
+    for line in &lines[lines.len().saturating_sub(60)..] {
+        eprintln!("{line}");
     }
 }
 

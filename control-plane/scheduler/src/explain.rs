@@ -45,6 +45,9 @@ pub struct NodeReport {
 /// Explains the placement of a pod.
 pub async fn explain(config: &Config, client: Client, key: &Key) -> Result<Explanation, Error> {
     let ending = CancellationToken::new();
+    // The watches end also when no client waits for the explanation any more.
+    let _ended = ending.clone().drop_guard();
+    watches::check_readable(&client).await?;
     let caches = Caches::new(client, ending.clone());
     let mut known = Watches::start(&caches).await;
     let now = corten_meta::time::now();

@@ -29,6 +29,7 @@ mod task;
 mod tests;
 
 use corten_client::{Client, LeaderConfig, LeaderElector, Outcome};
+use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 pub use config::{Config, Election};
@@ -43,10 +44,19 @@ pub enum Error {
     Config(String),
     #[error("there is no pod {0}")]
     NoPod(String),
+    #[error("the cluster's state cannot be read: {0}")]
+    Unreadable(#[from] corten_client::Error),
 }
 
 /// Schedules until shutdown, as the leader if so configured. The client acts as system:kube-scheduler.
-pub async fn run(config: Config, client: Client, shutdown: CancellationToken) -> Result<(), Error> {
+///
+/// The future is boxed so that the scheduler is compiled in this package, for speed, and not where it is awaited.
+pub fn run(config: Config, client: Client, shutdown: CancellationToken) -> BoxFuture<'static, Result<(), Error>> {
+    Box::pin(lead(config, client, shutdown))
+}
+
+/// Schedules while this process holds the Lease, if there is an election.
+async fn lead(config: Config, client: Client, shutdown: CancellationToken) -> Result<(), Error> {
     let Some(election) = &config.leader_election else {
         task::run(&config, client, shutdown).await;
         return Ok(());

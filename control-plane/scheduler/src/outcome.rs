@@ -3,6 +3,7 @@
 //! Everything here calls the API and knows nothing of queues or rows beyond the pod at hand.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{
@@ -15,6 +16,7 @@ use corten_meta::{Key, Value};
 use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
 
 use crate::framework::Effect;
 use crate::preemption::Preemption;
@@ -29,6 +31,8 @@ const MAX_NOTE: usize = 1024;
 /// The most concurrent evictions. A pod may need many victims, and many pods may need some: the API server rejects
 /// requests beyond its queues, and a pod whose victims stay has to wait for its next turn.
 const EVICTIONS: usize = 64;
+/// The pause before a pod is read again whose binding has an unknown outcome.
+const READ_AGAIN: Duration = Duration::from_secs(1);
 
 pub struct Outcomes {
     client: Client,
@@ -45,8 +49,32 @@ impl Outcomes {
         Outcomes { client, recorder, component: component.to_owned(), evictions: Semaphore::new(EVICTIONS) }
     }
 
+    /// Binds a pod. If no answer says whether that worked, the pod is read until one does: the room of a pod that may be
+    /// bound is given to no other, until the shutdown.
+    pub async fn bind(&self, pod: &PodRow, shutdown: &CancellationToken) -> Result<(), Error> {
+        match self.post_binding(pod).await {
+            Err(error) if error.is_outcome_unknown() && self.is_bound(pod, shutdown).await => Ok(()),
+            bound => bound,
+        }
+    }
+
+    /// Reports whether the pod is bound to the node that was chosen for it.
+    async fn is_bound(&self, pod: &PodRow, shutdown: &CancellationToken) -> bool {
+        while !shutdown.is_cancelled() {
+            match self.client.get::<Pod>(pod.namespace(), &pod.name).await {
+                Ok(found) => {
+                    let node = found.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+                    return found.metadata.uid.as_deref() == Some(&*pod.uid) && node == Some(&*pod.node_name);
+                }
+                Err(error) if !error.is_outcome_unknown() => return false,
+                Err(_) => drop(shutdown.run_until_cancelled(tokio::time::sleep(READ_AGAIN)).await),
+            }
+        }
+        false
+    }
+
     /// Binds by the pod's `binding` subresource.
-    pub async fn bind(&self, pod: &PodRow) -> Result<(), Error> {
+    async fn post_binding(&self, pod: &PodRow) -> Result<(), Error> {
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding",
             "metadata": {"namespace": pod.namespace(), "name": pod.name, "uid": &*pod.uid},

@@ -300,6 +300,8 @@ impl Queue {
             }
             _ => woken.extend(self.helped(self.unschedulable.iter(), event, snapshot)),
         }
+        // Groups are found by addresses, whose order differs from process to process.
+        woken.sort_unstable();
         for uid in woken {
             let Some(entry) = self.remove(&uid) else { continue };
             let entry = Entry { flushed: false, ..entry };

@@ -34,6 +34,15 @@ impl Error {
     pub fn is_not_found(&self) -> bool {
         self.status().is_some_and(Status::is_not_found)
     }
+    /// Reports whether a write that failed so may have succeeded: no answer arrived, or one that does not say.
+    pub fn is_outcome_unknown(&self) -> bool {
+        match self {
+            Error::Transport(_) | Error::Timeout(_) | Error::Decode(_) => true,
+            Error::Api(status) => status.code >= 500,
+            Error::Config(_) => false,
+        }
+    }
+
     pub fn is_conflict(&self) -> bool {
         self.status().is_some_and(Status::is_conflict)
     }

@@ -18,6 +18,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::{CipherSuite, ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use std::error::Error as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,6 +118,17 @@ impl HttpsConfig {
     }
 }
 
+/// Reports whether the server has certainly not processed a request: it was never sent, its stream was refused, or it came
+/// after the last stream that a stopping server takes.
+fn is_unprocessed(error: &hyper::Error) -> bool {
+    let from_server = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
+    let is_refused = |error: &h2::Error| match error.reason() {
+        Some(h2::Reason::NO_ERROR) => error.is_go_away(),
+        reason => reason == Some(h2::Reason::REFUSED_STREAM) && error.is_reset(),
+    };
+    error.is_canceled() || from_server.is_some_and(|error| error.is_remote() && is_refused(error))
+}
+
 /// The transport behind [`crate::Client::https`].
 pub struct Https {
     shared: Arc<Shared>,
@@ -190,7 +202,7 @@ impl Shared {
             request.headers_mut().entry(AUTHORIZATION).or_insert(token);
         }
         let absolute = self.absolute(request.uri())?;
-        // A connection may close just before a request is sent; such a request goes out on the next connection.
+        // A server that stops closes its connections; what it did not process goes out on the next one.
         for _ in 0..MOST_CLOSED_CONNECTIONS {
             let mut request = request.clone().map(Full::new);
             let answer = match self.connection().await? {
@@ -205,7 +217,7 @@ impl Shared {
             };
             match answer {
                 Ok(response) => return Ok(response.map(body)),
-                Err(error) if error.is_canceled() => continue,
+                Err(error) if is_unprocessed(&error) => continue,
                 Err(error) => return Err(transport(error)),
             }
         }

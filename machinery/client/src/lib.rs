@@ -25,7 +25,7 @@ mod retry;
 
 pub use any_server::AnyServer;
 pub use backoff::replay;
-pub use cache::{Cache, Caches, Change, Part, Subscription};
+pub use cache::{Cache, Caches, Change, Fed, Feed, Part, Subscription};
 pub use client::{Client, List};
 pub use dynamic::Dynamic;
 pub use error::Error;

@@ -14,10 +14,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::PrivateKeyDer;
+use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::{broadcast, mpsc};
 use tokio_rustls::TlsAcceptor;
@@ -37,7 +39,11 @@ struct Server {
     watching: mpsc::UnboundedReceiver<()>,
     /// Closes every connection when sent to.
     hang_up: broadcast::Sender<()>,
+    refusals: Refusals,
 }
+
+/// The frames by which the next connections answer their first request instead of serving it.
+type Refusals = Arc<Mutex<VecDeque<Vec<u8>>>>;
 
 impl Server {
     async fn start() -> Server {
@@ -80,8 +86,15 @@ impl Server {
             lines: lines.clone(),
             watching,
             hang_up: hang_up.clone(),
+            refusals: Refusals::default(),
         };
-        let context = Context { lines, watch_started, hang_up, connections: server.connections.clone() };
+        let context = Context {
+            lines,
+            watch_started,
+            hang_up,
+            connections: server.connections.clone(),
+            refusals: server.refusals.clone(),
+        };
         tokio::spawn(accept(listener, TlsAcceptor::from(Arc::new(tls)), context));
         server
     }
@@ -97,6 +110,7 @@ struct Context {
     watch_started: mpsc::UnboundedSender<()>,
     hang_up: broadcast::Sender<()>,
     connections: Arc<AtomicUsize>,
+    refusals: Refusals,
 }
 
 async fn accept(listener: TcpListener, acceptor: TlsAcceptor, context: Context) {
@@ -106,6 +120,10 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, context: Context) 
         tokio::spawn(async move {
             let Ok(stream) = acceptor.accept(stream).await else { return };
             context.connections.fetch_add(1, Ordering::SeqCst);
+            let refusal = context.refusals.lock().unwrap().pop_front();
+            if let Some(frames) = refusal {
+                return refuse(stream, &frames).await;
+            }
             let certified = stream.get_ref().1.peer_certificates().is_some();
             let mut hang_up = context.hang_up.subscribe();
             let service = hyper::service::service_fn(move |request| answer(request, certified, context.clone()));
@@ -116,6 +134,25 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, context: Context) 
                 _ = hang_up.recv() => {}
             }
         });
+    }
+}
+
+/// Answers the first request by frames, and closes the connection.
+async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, frames: &[u8]) {
+    const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    const HEADERS: u8 = 1;
+    stream.write_all(&SETTINGS).await.unwrap();
+    let mut preface = [0; 24];
+    stream.read_exact(&mut preface).await.unwrap();
+    let mut header = [0; 9];
+    while stream.read_exact(&mut header).await.is_ok() {
+        let mut payload = vec![0; usize::from(header[1]) << 8 | usize::from(header[2])];
+        stream.read_exact(&mut payload).await.unwrap();
+        if header[3] == HEADERS {
+            stream.write_all(frames).await.unwrap();
+            stream.shutdown().await.unwrap();
+            return;
+        }
     }
 }
 
@@ -166,6 +203,26 @@ async fn one_connection_serves_many_requests_and_is_made_again() {
         heard(&client, "/version").await;
     }
     assert_eq!(server.connections.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_request_that_the_server_did_not_process_goes_out_again() {
+    let goaway = |last: u8, code: u8| vec![0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, last, 0, 0, 0, code];
+    let reset = |code: u8| vec![0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, code];
+    let cases = [
+        ("no stream is taken", goaway(0, 0), true),
+        ("the stream is refused", reset(7), true),
+        ("the stream is cancelled", reset(8), false),
+        ("the connection fails", goaway(0, 2), false),
+    ];
+    for (name, frames, goes_out_again) in cases {
+        let server = Server::start().await;
+        server.refusals.lock().unwrap().push_back(frames);
+        let client = Client::https(server.config()).unwrap();
+        let answer = client.get_raw("/version").await;
+        assert_eq!(answer.is_ok(), goes_out_again, "{name}: {answer:?}");
+        assert_eq!(server.connections.load(Ordering::SeqCst), 1 + usize::from(goes_out_again), "{name}");
+    }
 }
 
 #[tokio::test]

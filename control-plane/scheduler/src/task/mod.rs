@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use corten_api::k8s_openapi::api::core::v1::{Node, Pod};
 use corten_client::{Caches, Change, Client, Error};
 use corten_meta::Object;
+use corten_meta::time::SteadyClock;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -60,9 +61,11 @@ pub async fn run(config: &Config, client: Client, shutdown: CancellationToken) {
         likeness: Likeness::default(),
         waiting: HashMap::new(),
         in_flight: JoinSet::new(),
+        clock: SteadyClock::default(),
+        shutdown,
         busy,
     };
-    task.run(shutdown).await;
+    task.run().await;
     caches.ended().await;
 }
 
@@ -94,18 +97,21 @@ struct Task {
     /// Assumed pods whose volumes are being bound, with their deadlines.
     waiting: HashMap<Arc<str>, (Placed, Timestamp)>,
     in_flight: JoinSet<Finished>,
+    clock: SteadyClock,
+    shutdown: CancellationToken,
     /// Whether pods are being scheduled or bound; events wait until that is over.
     busy: watch::Sender<bool>,
 }
 
 impl Task {
-    async fn run(mut self, shutdown: CancellationToken) {
+    async fn run(mut self) {
+        let shutdown = self.shutdown.clone();
         self.catch_up();
         let (mut placed, mut most) = (0, MAX_IN_FLIGHT);
         while !shutdown.is_cancelled() {
             self.hear_all();
             self.scheduler.note_sizes(self.in_flight.len());
-            let now = corten_meta::time::now();
+            let now = self.clock.now();
             self.bind_what_is_ready(now);
             most = if self.in_flight.len() < most { MAX_IN_FLIGHT } else { FEW_IN_FLIGHT };
             if most == MAX_IN_FLIGHT
@@ -152,7 +158,7 @@ impl Task {
 
     /// Loads the initial state of the cluster, which may be large: nodes and pods are decoded on all CPUs.
     fn catch_up(&mut self) {
-        let now = corten_meta::time::now();
+        let now = self.clock.now();
         for (kind, changes) in self.watches.known() {
             let (first, others) = changes.split_at(FIRST_BLOCK.min(changes.len()));
             for block in std::iter::once(first).chain(others.chunks(BLOCK)) {
@@ -196,7 +202,7 @@ impl Task {
     }
 
     fn hear(&mut self, kind: Watched, change: &Change) {
-        let now = corten_meta::time::now();
+        let now = self.clock.now();
         match kind {
             Watched::Pod => self.pod_changed(change, now),
             _ => watches::hear(&mut self.scheduler, kind, change, now),
@@ -249,7 +255,7 @@ impl Task {
             Some(Decision::Place(placed)) => self.carry_out(placed),
             Some(Decision::Reject(unplaced)) => {
                 let attempt = if unplaced.is_error { Attempt::Error } else { Attempt::Unschedulable };
-                self.scheduler.attempted(&pod, attempt, since, corten_meta::time::now());
+                self.scheduler.attempted(&pod, attempt, since, self.clock.now());
                 self.tell(unplaced, now);
             }
             None => {}
@@ -267,7 +273,7 @@ impl Task {
             Err(error) => {
                 let outcomes = self.outcomes.get(&entry.pod.demand.scheduler_name).cloned()?;
                 let pod = entry.pod.clone();
-                self.scheduler.attempted(&pod, Attempt::Error, entry.last_attempt, corten_meta::time::now());
+                self.scheduler.attempted(&pod, Attempt::Error, entry.last_attempt, self.clock.now());
                 self.scheduler.failed(entry);
                 self.launch(async move {
                     outcomes.failed(&pod, &error.to_string()).await;
@@ -338,6 +344,7 @@ impl Task {
     fn bind(&mut self, placed: Placed) {
         let Some(outcomes) = self.outcomes.get(&placed.row.demand.scheduler_name).cloned() else { return };
         let (extenders, profile) = (self.extenders.clone(), self.scheduler.profile(&placed.row));
+        let shutdown = self.shutdown.clone();
         self.launch(async move {
             let began = Instant::now();
             let by_extender = match extenders.binder(&placed.row) {
@@ -345,7 +352,7 @@ impl Task {
                 None => Ok(false),
             };
             let bound = match by_extender {
-                Ok(false) => outcomes.bind(&placed.row).await,
+                Ok(false) => outcomes.bind(&placed.row, &shutdown).await,
                 bound => bound.map(drop),
             };
             if let Some(profile) = profile {
@@ -403,7 +410,7 @@ impl Task {
     }
 
     fn finished(&mut self, finished: Result<Finished, tokio::task::JoinError>) {
-        let now = corten_meta::time::now();
+        let now = self.clock.now();
         match finished {
             Ok(Finished::PreBound(placed)) => {
                 let patience = self.scheduler.profile(&placed.row).map(|profile| profile.patience());

@@ -12,7 +12,7 @@ use corten_api::k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, Res
 use corten_api::k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
 };
-use corten_client::{Cache, Caches, Change, Subscription};
+use corten_client::{Cache, Caches, Change, Client, Error, ListOptions, Resource, Subscription};
 use corten_meta::Selector;
 use jiff::Timestamp;
 use tokio::sync::Notify;
@@ -59,26 +59,7 @@ pub struct Watches {
 impl Watches {
     /// Starts the caches, waits until they are synced, and subscribes.
     pub async fn start(caches: &Caches) -> Watches {
-        let of = [
-            (Watched::Namespace, caches.of::<Namespace>()),
-            (Watched::Node, caches.of::<Node>()),
-            (Watched::Service, caches.of::<Service>()),
-            (Watched::ReplicationController, caches.of::<ReplicationController>()),
-            (Watched::ReplicaSet, caches.of::<ReplicaSet>()),
-            (Watched::StatefulSet, caches.of::<StatefulSet>()),
-            (Watched::Budget, caches.of::<PodDisruptionBudget>()),
-            (Watched::StorageClass, caches.of::<StorageClass>()),
-            (Watched::CsiDriver, caches.of::<CSIDriver>()),
-            (Watched::CsiNode, caches.of::<CSINode>()),
-            (Watched::Capacity, caches.of::<CSIStorageCapacity>()),
-            (Watched::Attachment, caches.of::<VolumeAttachment>()),
-            (Watched::Volume, caches.of::<PersistentVolume>()),
-            (Watched::Claim, caches.of::<PersistentVolumeClaim>()),
-            (Watched::DeviceClass, caches.of::<DeviceClass>()),
-            (Watched::ResourceSlice, caches.of::<ResourceSlice>()),
-            (Watched::ResourceClaim, caches.of::<ResourceClaim>()),
-            (Watched::Pod, caches.of::<Pod>()),
-        ];
+        let of = resources().map(|(kind, resource)| (kind, caches.dynamic(&resource)));
         caches.synced().await;
         let bell = Arc::new(Notify::new());
         Watches {
@@ -114,6 +95,39 @@ impl Watches {
 
 fn typed<K: Typed>(change: &Change) -> Option<K> {
     change.new.as_ref().and_then(|object| decoded::<K>(object))
+}
+
+/// Returns the watched resources.
+fn resources() -> [(Watched, Resource); 18] {
+    [
+        (Watched::Namespace, Resource::of::<Namespace>()),
+        (Watched::Node, Resource::of::<Node>()),
+        (Watched::Service, Resource::of::<Service>()),
+        (Watched::ReplicationController, Resource::of::<ReplicationController>()),
+        (Watched::ReplicaSet, Resource::of::<ReplicaSet>()),
+        (Watched::StatefulSet, Resource::of::<StatefulSet>()),
+        (Watched::Budget, Resource::of::<PodDisruptionBudget>()),
+        (Watched::StorageClass, Resource::of::<StorageClass>()),
+        (Watched::CsiDriver, Resource::of::<CSIDriver>()),
+        (Watched::CsiNode, Resource::of::<CSINode>()),
+        (Watched::Capacity, Resource::of::<CSIStorageCapacity>()),
+        (Watched::Attachment, Resource::of::<VolumeAttachment>()),
+        (Watched::Volume, Resource::of::<PersistentVolume>()),
+        (Watched::Claim, Resource::of::<PersistentVolumeClaim>()),
+        (Watched::DeviceClass, Resource::of::<DeviceClass>()),
+        (Watched::ResourceSlice, Resource::of::<ResourceSlice>()),
+        (Watched::ResourceClaim, Resource::of::<ResourceClaim>()),
+        (Watched::Pod, Resource::of::<Pod>()),
+    ]
+}
+
+/// Returns the error of the first watched resource that the client may not list: its cache would never be synced.
+pub async fn check_readable(client: &Client) -> Result<(), Error> {
+    let one = ListOptions { limit: Some(1), ..ListOptions::default() };
+    for (_, resource) in resources() {
+        client.dynamic(&resource).list_objects("", &one).await?;
+    }
+    Ok(())
 }
 
 /// Applies a change of anything but pods.

@@ -5,17 +5,20 @@
 //! subscriber (level, not edge), so its memory is bounded by the number of objects. Objects are the encoded bytes that
 //! the server holds; typed views are decoded on demand and not kept.
 
+mod feed;
 mod reflector;
 mod shared;
 mod store;
 mod subscription;
 
+pub use feed::{Fed, Feed};
 pub use shared::Caches;
 pub use store::Part;
 pub use subscription::{Change, Subscription};
 
 use corten_api::Typed;
 use corten_meta::{Key, Object, Selector};
+use reflector::Sink;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use store::Store;
 use subscription::Subscribers;
@@ -118,7 +121,17 @@ impl Cache {
         self.subscribers.subscribe(store.all(), bell)
     }
 
-    /// Applies one event of a watch: an addition, a modification, or (with `deleted`) a deletion.
+    /// Locks the store. A panic under the lock leaves it consistent, because every change is one call.
+    fn read(&self) -> RwLockReadGuard<'_, Store> {
+        self.store.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Store> {
+        self.store.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sink for Cache {
     fn apply(&self, object: Arc<Object>, deleted: bool) {
         let mut store = self.write();
         let old = store.get(&object.header.namespace, &object.header.name);
@@ -138,7 +151,6 @@ impl Cache {
         self.subscribers.tell(Change { key, old, new });
     }
 
-    /// Applies the result of a list: objects that are not in it are deleted.
     fn replace(&self, objects: Vec<Arc<Object>>) {
         let mut store = self.write();
         for (old, new) in store.replace(objects) {
@@ -148,19 +160,9 @@ impl Cache {
         self.synced.send_replace(true);
     }
 
-    /// Ends every subscription after its pending changes, and every wait for the first list.
     fn close(&self) {
         self.subscribers.close();
         self.synced.send_replace(true);
-    }
-
-    /// Locks the store. A panic under the lock leaves it consistent, because every change is one call.
-    fn read(&self) -> RwLockReadGuard<'_, Store> {
-        self.store.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Store> {
-        self.store.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

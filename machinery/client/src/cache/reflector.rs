@@ -1,7 +1,6 @@
 //! Keeps a cache current: lists once, watches from there, resumes after a watch ended, and lists again if the revision
 //! is compacted.
 
-use super::Cache;
 use crate::backoff::{Backoff, jitter};
 use crate::{Dynamic, Error, ListOptions, WatchEvent};
 use corten_meta::Object;
@@ -19,11 +18,23 @@ const HEALTHY: Duration = Duration::from_secs(1);
 /// The number of objects per page of a list that is not streamed.
 const PAGE: u64 = 500;
 
+/// The receiver of lists and watches.
+pub(super) trait Sink: Send + Sync {
+    /// Applies one event of a watch: an addition, a modification, or (with `deleted`) a deletion.
+    fn apply(&self, object: Arc<Object>, deleted: bool);
+
+    /// Applies the result of a list: objects that are not in it are deleted.
+    fn replace(&self, objects: Vec<Arc<Object>>);
+
+    /// Ends every subscription after its pending changes, and every wait for the first list.
+    fn close(&self);
+}
+
 pub(super) struct Reflector {
     resource: Dynamic,
     namespace: String,
     options: ListOptions,
-    cache: Arc<Cache>,
+    cache: Arc<dyn Sink>,
     /// The newest revision in the cache; `None` before the first list and after the server compacted it.
     revision: Option<u64>,
     /// Whether the server streams lists, as far as known.
@@ -41,7 +52,7 @@ enum End {
 }
 
 impl Reflector {
-    pub(super) fn new(resource: Dynamic, namespace: &str, options: ListOptions, cache: Arc<Cache>) -> Reflector {
+    pub(super) fn new(resource: Dynamic, namespace: &str, options: ListOptions, cache: Arc<dyn Sink>) -> Reflector {
         Reflector { resource, namespace: namespace.into(), options, cache, revision: None, streaming: true }
     }
 

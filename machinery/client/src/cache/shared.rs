@@ -1,11 +1,13 @@
 //! One cache per kind and process, started on first use.
 
 use super::Cache;
+use super::feed::{Fed, Feed};
 use super::reflector::Reflector;
 use crate::{Client, ListOptions, Resource};
 use corten_api::Typed;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -56,6 +58,15 @@ impl Caches {
             cache
         };
         caches.entry(key).or_insert_with(start).clone()
+    }
+
+    /// Starts a feed of all objects of a resource, for a subscriber that keeps by itself what it needs of them.
+    pub fn feed(&self, resource: &Resource, bell: &Arc<Notify>) -> Fed {
+        let fed = Feed::open(bell);
+        let dynamic = self.shared.client.dynamic(resource);
+        let reflector = Reflector::new(dynamic, "", ListOptions::default(), fed.feed.clone());
+        self.shared.tasks.spawn(reflector.run(self.shared.shutdown.clone()));
+        fed
     }
 
     pub fn client(&self) -> &Client {

@@ -5,6 +5,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::sync::Notify;
 
+/// The number of pending changes whose room an empty mailbox keeps.
+const ROOM: usize = 64;
+
 /// The change of one object since the subscriber's last change of it.
 ///
 /// `old` is the state that the subscriber knew (or the last state of an object that was created and deleted in
@@ -90,6 +93,11 @@ impl Pending {
     fn pop(&mut self) -> Option<Change> {
         let key = self.order.pop_front()?;
         let Merged { old, new } = self.changes.remove(&key)?;
+        // The first list of thousands of objects leaves no room behind.
+        if self.order.is_empty() {
+            self.order.shrink_to(ROOM);
+            self.changes.shrink_to(ROOM);
+        }
         Some(Change { key, old, new })
     }
 

@@ -217,3 +217,33 @@ async fn a_slow_subscriber_receives_merged_changes() {
     // The object was deleted and created again in between: `old` is its last state before, which its owner may need.
     assert_eq!(next(&mut fast).await, "known 9->14");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_feed_tells_what_a_cache_tells_and_keeps_no_object() {
+    let server = FakeServer::default();
+    for name in ["gone", "kept", "changed"] {
+        server.put_config_map("a", name, json!({}), "1");
+    }
+    let (caches, shutdown) = caches(&server);
+    let Fed { feed, mut subscription } = caches.feed(&crate::Resource::of::<ConfigMap>(), &Arc::default());
+    feed.synced().await;
+    let kept = server.object("configmaps", "a", "kept").unwrap();
+    let held = Arc::strong_count(&kept);
+    for expected in ["a/changed -->1", "a/gone -->1", "a/kept -->1"] {
+        assert_eq!(next(&mut subscription).await, expected);
+    }
+    assert!(Arc::strong_count(&kept) < held, "an object that the subscriber took is dropped");
+    server.drop_watches();
+    server.delete_config_map("a", "gone");
+    server.put_config_map("a", "changed", json!({}), "2");
+    server.put_config_map("a", "new", json!({}), "1");
+    server.compact();
+    let mut changes = vec![next(&mut subscription).await, next(&mut subscription).await, next(&mut subscription).await];
+    changes.sort_unstable();
+    assert_eq!(changes, ["a/changed -->2", "a/gone -->-", "a/new -->1"]);
+    server.delete_config_map("a", "new");
+    assert_eq!(next(&mut subscription).await, "a/new 1->-");
+    assert!(subscription.try_next().is_none(), "what did not change is not told");
+    shutdown.cancel();
+    assert!(subscription.next().await.is_none());
+}
