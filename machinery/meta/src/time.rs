@@ -3,11 +3,32 @@
 use crate::Error;
 use jiff::fmt::temporal::DateTimePrinter;
 use jiff::{SignedDuration, Timestamp};
+use std::time::Instant;
 
 /// Returns the time of the wall clock. Only binaries and the edges of components may call it: logic takes the time as
 /// an argument.
 pub fn now() -> Timestamp {
     Timestamp::now()
+}
+
+/// A clock that never jumps: the time of the wall clock when it was made, and the time since. Deadlines and delays of a
+/// component follow it, so that a clock that is set neither freezes them nor ends them early.
+#[derive(Clone, Copy, Debug)]
+pub struct SteadyClock {
+    wall: Timestamp,
+    since: Instant,
+}
+
+impl Default for SteadyClock {
+    fn default() -> SteadyClock {
+        SteadyClock { wall: now(), since: Instant::now() }
+    }
+}
+
+impl SteadyClock {
+    pub fn now(&self) -> Timestamp {
+        self.wall.saturating_add(self.since.elapsed()).unwrap_or(self.wall)
+    }
 }
 
 /// Formats a `Time`: in seconds, UTC, `2026-01-02T03:04:05Z`.

@@ -5,6 +5,7 @@
 //! listens nowhere. A restart loses no packet: the routers keep the routes while the process is away (RFC 4724), and
 //! the kernel's rules serve them.
 
+mod bfd;
 mod error;
 pub mod fuzz;
 mod machine;

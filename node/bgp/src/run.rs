@@ -1,6 +1,7 @@
 //! The speaker's task: follows the objects of the cluster, keeps one session for each BGPPeer that selects this node,
 //! and reports the state of each as an event and in the peer's status.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -20,8 +21,10 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::bfd::{self, Listener};
 use crate::machine::Settings;
 use crate::plan::{self, Balancer, Candidates, Cluster};
+use crate::prefix::Family;
 use crate::rib::Routes;
 use crate::session::{self, Channels, Ending, Peer, Status};
 use crate::socket::{Endpoint, LONGEST_KEY};
@@ -57,8 +60,15 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) {
     }
     let recorder = EventRecorder::new(client.clone(), "bgp-speaker", &config.node_name);
     let (reports, mut reported) = mpsc::channel(REPORTS);
-    let mut speaker =
-        Speaker { config, client, recorder, reports, sessions: BTreeMap::new(), refused: BTreeMap::new() };
+    let mut speaker = Speaker {
+        config,
+        client,
+        recorder,
+        reports,
+        sessions: BTreeMap::new(),
+        refused: BTreeMap::new(),
+        listeners: BTreeMap::new(),
+    };
     let mut changes = sources.subscribe();
     let mut passwords = tokio::time::interval(PASSWORD_INTERVAL);
     loop {
@@ -145,6 +155,8 @@ struct Speaker {
     sessions: BTreeMap<String, Running>,
     /// The peers that cannot be used, with the sentence that was reported.
     refused: BTreeMap<String, String>,
+    /// The ports of BFD, opened with the first peer that wants it.
+    listeners: BTreeMap<Family, Listener>,
 }
 
 impl Speaker {
@@ -186,7 +198,8 @@ impl Speaker {
             wanted.keys().map(|name| (name.clone(), plan::routes(&cluster, name))).collect();
         for (name, peer) in wanted {
             let routes = routes.get(&name).cloned().unwrap_or_default();
-            let session = self.sessions.entry(name.clone()).or_insert_with(|| start(name, peer, &self.reports));
+            let session =
+                self.sessions.entry(name.clone()).or_insert_with(|| start(name, peer, &self.listeners, &self.reports));
             session.routes.send_if_modified(|current| {
                 let is_new = *current != routes;
                 if is_new {
@@ -206,7 +219,7 @@ impl Speaker {
     }
 
     /// Returns the peer of an object; `None` if it does not select this node.
-    async fn peer(&self, object: &Object, labels: &BTreeMap<String, String>) -> Result<Option<Peer>, String> {
+    async fn peer(&mut self, object: &Object, labels: &BTreeMap<String, String>) -> Result<Option<Peer>, String> {
         let read = BgpPeer::of(&object.value())?;
         if !read.selects(labels) {
             return Ok(None);
@@ -232,7 +245,24 @@ impl Speaker {
             password,
             ttl_security: read.ttl_security,
         };
-        Ok(Some(Peer { settings, endpoint, node_addresses: self.config.node_addresses.clone() }))
+        let bfd = read.bfd.map(|wanted| bfd::Settings {
+            transmit_interval: wanted.transmit_interval,
+            receive_interval: wanted.receive_interval,
+            multiplier: wanted.detect_multiplier,
+        });
+        if bfd.is_some() {
+            self.listen(Family::of(read.address))?;
+        }
+        Ok(Some(Peer { settings, endpoint, node_addresses: self.config.node_addresses.clone(), bfd }))
+    }
+
+    /// Opens the port of BFD, unless it is open.
+    fn listen(&mut self, family: Family) -> Result<(), String> {
+        if let Entry::Vacant(vacant) = self.listeners.entry(family) {
+            let listener = Listener::open(family).map_err(|error| format!("BFD cannot open its port: {error}"))?;
+            vacant.insert(listener);
+        }
+        Ok(())
     }
 
     async fn password(&self, name: &str) -> Result<String, String> {
@@ -281,6 +311,7 @@ impl Speaker {
         match &report.status {
             Status::Established => info!(peer = report.peer, "the BGP session is established"),
             Status::Down(sentence) => warn!(peer = report.peer, "there is no BGP session: {sentence}"),
+            Status::Liveness(is_up) => info!(peer = report.peer, is_up, "BFD changed"),
         }
         if let Some(object) = sources.peers.get(&Key::new("", report.peer)) {
             self.write(&object, &report.status).await;
@@ -298,18 +329,18 @@ impl Speaker {
             ..ObjectRef::default()
         };
         let node = &self.config.node_name;
-        let (is_established, message) = match status {
-            Status::Established => (true, String::new()),
-            Status::Down(sentence) => (false, sentence.clone()),
-        };
-        match is_established {
-            true => {
-                self.recorder.event(&about, EventType::Normal, "SessionEstablished", format!("{node}: established"))
-            }
-            false => self.recorder.event(&about, EventType::Warning, "SessionDown", format!("{node}: {message}")),
-        }
         let since = corten_meta::time::rfc3339(corten_meta::time::now());
-        let state = json!({"established": is_established, "message": message, "since": since});
+        let state = match status {
+            Status::Established => {
+                self.recorder.event(&about, EventType::Normal, "SessionEstablished", format!("{node}: established"));
+                json!({"established": true, "message": "", "since": since})
+            }
+            Status::Down(sentence) => {
+                self.recorder.event(&about, EventType::Warning, "SessionDown", format!("{node}: {sentence}"));
+                json!({"established": false, "message": sentence, "since": since})
+            }
+            Status::Liveness(is_up) => json!({"bfd": if *is_up { "Up" } else { "Down" }}),
+        };
         let patch = Patch::Merge(json!({"status": {"nodes": {node.as_str(): state}}}));
         let peers = self.client.dynamic(&Resource::new(NETWORK_GROUP, NETWORK_VERSION, BGP_PEERS, false));
         if let Err(error) = peers.patch("", &about.name, &patch, Some("status")).await {
@@ -338,28 +369,78 @@ async fn end(running: Running, ending: Ending) {
     }
 }
 
-/// Starts the session with a peer.
-fn start(name: String, peer: Peer, reports: &mpsc::Sender<Report>) -> Running {
+/// Starts the session with a peer, and that of BFD beside it.
+fn start(name: String, peer: Peer, listeners: &BTreeMap<Family, Listener>, reports: &mpsc::Sender<Report>) -> Running {
     let (routes, routes_of_session) = watch::channel(Routes::new());
     let (ending, ending_of_session) = watch::channel(Ending::None);
-    let (status, mut states) = mpsc::channel::<Status>(REPORTS);
-    let channels = Channels { routes: routes_of_session, ending: ending_of_session, status };
+    let (status, states) = mpsc::channel::<Status>(REPORTS);
+    let (losses, lost) = mpsc::channel(REPORTS);
+    let stop = CancellationToken::new();
+    let liveness = liveness(&peer, listeners, Losses { losses, status: status.clone() }, stop.clone());
+    let channels = Channels { routes: routes_of_session, ending: ending_of_session, status, lost };
     let session = session::run(peer.clone(), channels);
-    let reports = reports.clone();
+    let session = async move {
+        session.await;
+        stop.cancel();
+    };
+    let forward = forward(name, states, reports.clone());
     let task = tokio::spawn(async move {
-        let forward = async {
-            let mut last = None;
-            while let Some(status) = states.recv().await {
-                // A peer that stays unreachable is reported once.
-                if last.as_ref() != Some(&status) {
-                    let _ = reports.send(Report { peer: name.clone(), status: status.clone() }).await;
-                    last = Some(status);
+        tokio::join!(session, forward, liveness);
+    });
+    Running { peer, routes, ending, task }
+}
+
+/// Forwards the states of a session; a peer that stays unreachable is reported once.
+async fn forward(name: String, mut states: mpsc::Receiver<Status>, reports: mpsc::Sender<Report>) {
+    let mut last = None;
+    while let Some(status) = states.recv().await {
+        if last.as_ref() == Some(&status) {
+            continue;
+        }
+        let _ = reports.send(Report { peer: name.clone(), status: status.clone() }).await;
+        if !matches!(status, Status::Liveness(_)) {
+            last = Some(status);
+        }
+    }
+}
+
+/// The receivers of BFD's changes.
+struct Losses {
+    losses: mpsc::Sender<String>,
+    status: mpsc::Sender<Status>,
+}
+
+/// Runs BFD with a peer that wants it, until it is stopped.
+fn liveness(
+    peer: &Peer,
+    listeners: &BTreeMap<Family, Listener>,
+    receivers: Losses,
+    stop: CancellationToken,
+) -> impl Future<Output = ()> + Send + use<> {
+    let address = peer.endpoint.address.ip();
+    let (changes, mut changed) = mpsc::channel(REPORTS);
+    let session = match (&peer.bfd, listeners.get(&Family::of(address))) {
+        (Some(settings), Some(listener)) => Some(bfd::Session {
+            peer: address,
+            source: peer.endpoint.source,
+            settings: settings.clone(),
+            received: listener.packets_of(address),
+            changes,
+        }),
+        _ => None,
+    };
+    async move {
+        let Some(session) = session else { return };
+        let report = async {
+            while let Some(change) = changed.recv().await {
+                let _ = receivers.status.send(Status::Liveness(change == bfd::Change::Up)).await;
+                if let bfd::Change::Lost(sentence) = change {
+                    let _ = receivers.losses.send(sentence).await;
                 }
             }
         };
-        tokio::join!(session, forward);
-    });
-    Running { peer, routes, ending, task }
+        tokio::join!(session.run(stop), report);
+    }
 }
 
 /// Returns a router ID for a node without an IPv4 address: a hash of its name, which is never zero.

@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 
+use crate::bfd;
 use crate::machine::{Input, Machine, Negotiated, Output, Settings};
 use crate::message::{AsWidth, HEADER, Message, Notification};
 use crate::prefix::Family;
@@ -27,6 +28,8 @@ pub struct Peer {
     pub endpoint: Endpoint,
     /// The node's addresses, for next hops of the family that the connection does not have.
     pub node_addresses: Vec<IpAddr>,
+    /// BFD, if it is wanted.
+    pub bfd: Option<bfd::Settings>,
 }
 
 /// The state of a session, for events and conditions.
@@ -35,6 +38,8 @@ pub enum Status {
     Established,
     /// There is no session; the sentence is the reason.
     Down(String),
+    /// Whether packets of BFD arrive.
+    Liveness(bool),
 }
 
 /// How a session ends when its speaker stops.
@@ -53,6 +58,8 @@ pub struct Channels {
     pub routes: watch::Receiver<Routes>,
     pub ending: watch::Receiver<Ending>,
     pub status: mpsc::Sender<Status>,
+    /// The sentences of BFD that the peer is lost.
+    pub lost: mpsc::Receiver<String>,
 }
 
 /// Keeps a session with the peer until its ending.
@@ -104,12 +111,13 @@ impl Session {
                 None => std::future::pending().await,
             }
         };
-        let Channels { routes, ending, .. } = &mut self.channels;
+        let Channels { routes, ending, lost, .. } = &mut self.channels;
         tokio::select! {
             () = tick => Some(Input::Tick),
             input = read(&mut self.connection) => input,
             _ = routes.changed() => None,
             _ = ending.changed() => None,
+            Some(sentence) = lost.recv() => Some(Input::Closed(sentence)),
         }
     }
 

@@ -30,7 +30,7 @@ fn is_there(program: &str) -> bool {
 
 /// BIRD in the router's namespace, which takes routes of the nodes into the kernel.
 struct Bird {
-    _program: Program,
+    program: Program,
     socket: String,
 }
 
@@ -40,6 +40,7 @@ impl Bird {
         let mut text = String::from(
             "router id 10.77.0.1;\nprotocol device { scan time 1; }\n\
              protocol kernel four { merge paths yes; ipv4 { import none; export all; }; }\n\
+             protocol bfd { interface \"br0\" { interval 200 ms; multiplier 3; }; }\n\
              protocol kernel six { merge paths yes; ipv6 { import none; export all; }; }\n",
         );
         for number in 1..=nodes {
@@ -53,7 +54,7 @@ impl Bird {
         std::fs::write(&config, text).unwrap();
         let socket = pins.path().join("bird.ctl").to_string_lossy().into_owned();
         let program = Program::start(BIRD, &["-f", "-c", &config.to_string_lossy(), "-s", &socket]);
-        let bird = Bird { _program: program, socket };
+        let bird = Bird { program, socket };
         until("BIRD runs", || {
             let shown = bird.show("status");
             if shown.contains("Daemon is up") { Ok(()) } else { Err(shown) }
@@ -209,6 +210,66 @@ fn a_wrong_password_and_a_wrong_as_number_are_reported() {
         api.until_reported("the AS number is not the one that the peer expects");
         api.peer(json!({"passwordSecret": "router"}));
         until_next_hops(SERVED, 1);
+    });
+}
+
+/// Without BFD these sessions would last for minutes after their end.
+const PATIENT: &str = "hold time 240;";
+
+#[test]
+fn bfd_notices_a_dead_node_and_a_silent_router() {
+    if !is_there(BIRD) {
+        return;
+    }
+    on_machine(|| {
+        let pins = Pins::new();
+        let api = SpeakerApi::default();
+        api.pool(json!({}));
+        api.peer(json!({"holdTimeSeconds": 240, "bfd": {"transmitInterval": 200, "receiveInterval": 200}}));
+        api.service("Cluster");
+        let (bird, _nodes) = nodes_with_bird(&pins, &api, 2, &format!("{PATIENT} bfd on;"));
+        until_next_hops(SERVED, 2);
+        until_bfd(&bird, "10.77.0.11", "Up");
+        until_bfd(&bird, "10.77.0.12", "Up");
+        api.until_written("\"bfd\":\"Up\"");
+
+        ip(&["link", "set", "n2", "down"]);
+        until_next_hops(SERVED, 1);
+
+        bird.program.pause();
+        api.until_reported("BFD received no packet for");
+    });
+}
+
+#[test]
+fn a_restart_under_bfd_keeps_the_routes() {
+    if !is_there(BIRD) {
+        return;
+    }
+    on_machine(|| {
+        let pins = Pins::new();
+        let api = SpeakerApi::default();
+        api.pool(json!({}));
+        api.peer(json!({"bfd": {}}));
+        api.service("Cluster");
+        let (bird, mut nodes) = nodes_with_bird(&pins, &api, 1, &format!("{PATIENT} bfd graceful;"));
+        until_next_hops(SERVED, 1);
+        until_bfd(&bird, "10.77.0.11", "Up");
+        nodes[0].stop();
+        until_bfd(&bird, "10.77.0.11", "Down");
+        until_next_hops(SERVED, 1);
+        nodes[0].start(&api);
+        until_bfd(&bird, "10.77.0.11", "Up");
+        until_next_hops(SERVED, 1);
+    });
+}
+
+/// Waits until BIRD's session of BFD with a node has a state.
+fn until_bfd(bird: &Bird, node: &str, state: &str) {
+    until(&format!("BFD with {node} is {state}"), || {
+        let shown = bird.show("bfd sessions");
+        let is_found = shown.lines().any(|line| line.contains(node) && line.contains(state));
+        if is_found { Ok(()) } else { Err(shown) }
     });
 }
 

@@ -82,6 +82,7 @@ use metrics::Metrics;
 use node::Host;
 use pod::terminations::Terminations;
 use pod::view::Views;
+use pod::wakers::Wakers;
 use pods::manager::Manager;
 use services::{Api, ContainerRuntime, NodeResources, Services, Signals, VolumeSources};
 use shutdown::Shutdown;
@@ -221,6 +222,7 @@ fn services(
     let Managers { cpus, memory, topology, metrics, tracer } = managers;
     let own_node = caches.filtered::<Node>(node::own_node(config));
     let csi = Csi::new(&config.root_dir, &config.node_name, client.clone(), caches.of::<CSIDriver>(), own_node.clone());
+    let wakers = Wakers::default();
     let most_pids = i64::try_from(host.most_processes / 2).unwrap_or(i64::MAX);
     Arc::new(Services {
         api: Api {
@@ -235,8 +237,8 @@ fn services(
             cpus,
             memory,
             topology,
-            devices: Arc::new(Devices::new(&config.root_dir, metrics.clone())),
-            claims: Arc::new(Claims::new(&config.root_dir, &config.node_name, client.clone())),
+            devices: Arc::new(Devices::new(&config.root_dir, metrics.clone(), wakers.clone())),
+            claims: Arc::new(Claims::new(&config.root_dir, &config.node_name, client.clone(), wakers.clone())),
             cgroups: Cgroups::detect(&config.cgroup_mount),
             allocatable: RwLock::new(node::allocatable(config, host)),
             memory_capacity: i64::try_from(host.memory_bytes).unwrap_or(i64::MAX),
@@ -249,6 +251,7 @@ fn services(
             csi: Arc::new(csi),
         },
         signals: Signals {
+            wakers,
             terminations: Terminations::default(),
             pressure: watch::channel(BTreeSet::new()).0,
             shutting_down: watch::channel(false).0,

@@ -84,7 +84,7 @@ fn write(pod_dir: &Path, first: u32) -> Result<()> {
     let text = json!({"uidMappings": mapping, "gidMappings": mapping}).to_string();
     fs::create_dir_all(pod_dir).map_err(Error::file("create", pod_dir))?;
     let path = pod_dir.join(FILE);
-    fs::write(&path, text).map_err(Error::file("write", &path))
+    corten_durable::write(&path, text.as_bytes(), 0o600).map_err(Error::file("write", &path))
 }
 
 fn read(path: &Path) -> Option<u32> {

@@ -203,6 +203,9 @@ impl Kubelets {
 
     /// Takes over a change; returns the number of ready pods after it.
     fn hear(&mut self, at: Instant, change: Change, ready: u64) -> u64 {
+        if self.is_stale(&change) {
+            return ready;
+        }
         let key = change.key;
         let before = self.pods.get(&key).is_some_and(|tracked| tracked.pod.ready);
         let pod = change.new.as_ref().and_then(|object| Pod::read(object));
@@ -220,6 +223,15 @@ impl Kubelets {
             None => self.startup.forget(&key),
         }
         ready + u64::from(now_ready) - u64::from(before)
+    }
+
+    /// Reports whether a change is that of a pod which another of its name has replaced: each node has a watch of its own,
+    /// and that of the former pod's node may be late.
+    fn is_stale(&self, change: &Change) -> bool {
+        let known = self.pods.get(&change.key);
+        known.zip(change.object()).is_some_and(|(tracked, object)| {
+            tracked.pod.uid != object.header.uid && object.revision < tracked.pod.revision
+        })
     }
 
     fn forget(&mut self, key: &Key) {

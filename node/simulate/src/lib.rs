@@ -28,4 +28,4 @@ mod workload;
 pub use config::{Config, Load, PodTimes, Watch};
 pub use error::Error;
 pub use report::{Call, Report, ServerUse, Startup};
-pub use simulation::{Environment, Usage, run};
+pub use simulation::{Environment, Usage, run, run_nodes};

@@ -23,6 +23,7 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(300);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
     pub uid: String,
+    pub revision: u64,
     pub node: String,
     pub phase: Phase,
     /// Whether a kubelet has reported the pod.
@@ -232,6 +233,7 @@ impl Pod {
         let grace = raw.metadata.deletion_grace_period_seconds.unwrap_or(0).max(0).unsigned_abs();
         Some(Pod {
             uid: object.header.uid.clone(),
+            revision: object.revision,
             node: raw.spec.node_name.into_owned(),
             phase: match &*raw.status.phase {
                 "Running" => Phase::Running,

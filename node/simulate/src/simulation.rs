@@ -72,6 +72,28 @@ pub async fn run(config: Config, environment: Environment) -> Result<Report, Err
     Ok(report)
 }
 
+/// Runs nodes alone, without workloads or a report, until the shutdown. Their requests are spread over the transports.
+pub async fn run_nodes(
+    config: Config,
+    transports: &[Arc<dyn Transport>],
+    shutdown: CancellationToken,
+) -> Result<(), Error> {
+    config.validate()?;
+    let config = Arc::new(config);
+    let Some(first) = transports.first() else {
+        return Err(Error::Config("a simulation needs a connection".to_owned()));
+    };
+    let client = fleet::client(first.clone());
+    let caches = Caches::new(client.clone(), shutdown.clone());
+    let fleet = Arc::new(Fleet::new(&config, transports, &caches));
+    fleet.register().await?;
+    let observers = Observers { startup: Arc::default(), counts: Arc::default() };
+    let drive = kubelets::drive(config, fleet.clone(), client, observers, shutdown.clone());
+    tokio::join!(fleet.beat(shutdown), drive);
+    caches.ended().await;
+    Ok(())
+}
+
 /// The tasks of the nodes, which end in this order: first the heartbeats, then the pods.
 struct Scope {
     tasks: TaskTracker,

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use corten_meta::{Selector, Value};
 
@@ -25,7 +27,36 @@ pub struct BgpPeer {
     pub ttl_security: bool,
     /// The name of the Secret with the password.
     pub password_secret: Option<String>,
+    pub bfd: Option<Bfd>,
     node_selectors: Vec<Selector>,
+}
+
+/// The settings of Bidirectional Forwarding Detection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bfd {
+    pub transmit_interval: Duration,
+    pub receive_interval: Duration,
+    pub detect_multiplier: u8,
+}
+
+impl Bfd {
+    fn of(settings: &Value) -> Result<Option<Bfd>, String> {
+        if !settings.is_object() {
+            return Ok(None);
+        }
+        let number = |field: &str, default: u64, range: RangeInclusive<u64>| {
+            let number = settings[field].as_u64().unwrap_or(default);
+            match range.contains(&number) {
+                true => Ok(number),
+                false => Err(format!("spec.bfd.{field} is not between {} and {}", range.start(), range.end())),
+            }
+        };
+        Ok(Some(Bfd {
+            transmit_interval: Duration::from_millis(number("transmitInterval", 300, 10..=60_000)?),
+            receive_interval: Duration::from_millis(number("receiveInterval", 300, 10..=60_000)?),
+            detect_multiplier: number("detectMultiplier", 3, 1..=255)? as u8,
+        }))
+    }
 }
 
 impl BgpPeer {
@@ -58,6 +89,7 @@ impl BgpPeer {
             restart_time: small("gracefulRestartSeconds", 120)?.min(4095),
             ttl_security: spec["ttlSecurity"].as_bool().unwrap_or(false),
             password_secret: spec["passwordSecret"].as_str().filter(|name| !name.is_empty()).map(str::to_owned),
+            bfd: Bfd::of(&spec["bfd"])?,
             node_selectors: node_selectors.map_err(|error| format!("spec.nodeSelectors: {error}"))?,
         })
     }
@@ -89,6 +121,12 @@ mod tests {
         let good = peer(json!({"peerAddress": "192.0.2.1", "peerASN": 64500, "myASN": 4_200_000_000_u64})).unwrap();
         assert_eq!((good.port, good.hold_time, good.restart_time), (179, 90, 120));
         assert!(good.selects(&BTreeMap::new()));
+        assert_eq!(good.bfd, None);
+        let with_bfd = |bfd: Value| peer(json!({"peerAddress": "::1", "peerASN": 1, "myASN": 1, "bfd": bfd}));
+        let defaults = with_bfd(json!({})).unwrap().bfd.unwrap();
+        assert_eq!((defaults.transmit_interval.as_millis(), defaults.detect_multiplier), (300, 3));
+        let zero = with_bfd(json!({"detectMultiplier": 0})).unwrap_err();
+        assert_eq!(zero, "spec.bfd.detectMultiplier is not between 1 and 255");
         let error = |spec: Value| peer(spec).unwrap_err();
         assert_eq!(error(json!({"peerAddress": "router"})), "spec.peerAddress: \"router\" is no IP address");
         assert_eq!(error(json!({"peerAddress": "::1"})), "spec.peerASN is no AS number");

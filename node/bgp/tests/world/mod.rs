@@ -62,6 +62,12 @@ impl Program {
         let child = Command::new(program).args(arguments).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn();
         Program(child.unwrap())
     }
+
+    /// Stops the program's threads; its connections stay open.
+    pub fn pause(&self) {
+        let pid = nix::unistd::Pid::from_raw(self.0.id().cast_signed());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    }
 }
 
 impl Drop for Program {
@@ -227,6 +233,14 @@ impl SpeakerApi {
         let peer = json!({"apiVersion": "network.corten.dev/v1beta1", "kind": "BGPPeer",
             "metadata": {"name": "router", "uid": "u"}, "spec": spec});
         self.objects.put("bgppeers", &peer.to_string());
+    }
+
+    /// Waits until a write contains a string.
+    pub fn until_written(&self, expected: &str) {
+        until(&format!("a write with {expected}"), || {
+            let writes = self.writes.lock().unwrap();
+            if writes.iter().any(|write| write.contains(expected)) { Ok(()) } else { Err(writes.join("\n")) }
+        });
     }
 
     /// Waits until a write contains a sentence: an event, and the status of the peer.

@@ -88,7 +88,7 @@ pub struct Holding {
 impl Holding {
     pub fn of(pod: &Pod) -> Holding {
         Holding {
-            requests: resources::pod_requests(pod),
+            requests: resources::pod_requests(&resources::without_claimed(pod)),
             ports: host_ports(pod),
             class: resources::qos_class(pod),
             priority: spec::spec(pod).priority.unwrap_or(0),
@@ -333,6 +333,29 @@ mod tests {
             allocatable: allocatable.into(),
             unsafe_sysctls: vec!["kernel.msg*".into(), "net.core.somaxconn".into()],
             ..NodeInfo::of(&node.unwrap())
+        }
+    }
+
+    #[test]
+    fn what_a_claim_satisfies_is_not_requested_of_the_node() {
+        let requests = r#"{"requests":{"cpu":"1","example.com/gpu":"1"}}"#;
+        let container = |name: &str| format!(r#"{{"name":"{name}","resources":{requests}}}"#);
+        let mut pod = fixtures::pod(&format!(
+            r#"{{"containers":[{}],"initContainers":[{}]}}"#,
+            container("main"),
+            container("first")
+        ));
+        let requested = |pod: &Pod| Holding::of(pod).requests.get("example.com/gpu").copied();
+        assert_eq!(requested(&pod), Some(1));
+        let mapping =
+            |name: &str| json!({"containerName": name, "resourceName": "example.com/gpu", "requestName": "r"});
+        for (names, expected) in [(vec!["main"], Some(1)), (vec!["main", "first"], None)] {
+            let mappings: Vec<_> = names.into_iter().map(mapping).collect();
+            let claim = json!({"resourceClaimName": "c", "requestMappings": mappings});
+            let status = json!({"metadata": {}, "status": {"extendedResourceClaimStatus": claim}});
+            pod.status = Pod::from_value(status).unwrap().status;
+            assert_eq!(requested(&pod), expected);
+            assert_eq!(Holding::of(&pod).requests["cpu"], 1000);
         }
     }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use corten_plugins::dynamic_resources as api;
 use corten_plugins::dynamic_resources::dra_plugin_client::DraPluginClient;
 use corten_plugins::dynamic_resources_beta::dra_plugin_client::DraPluginClient as BetaClient;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::Channel;
 use tonic::{Request, Response};
 
@@ -44,12 +45,21 @@ impl Driver {
     }
 }
 
+/// A socket at which a driver listens.
+struct Socket {
+    path: PathBuf,
+    driver: Driver,
+    /// Ends what follows the driver at this socket.
+    _followers: DropGuard,
+}
+
 /// The drivers by name, each with its sockets in the order of registration.
 #[derive(Default)]
-pub struct Drivers(HashMap<String, Vec<(PathBuf, Driver)>>);
+pub struct Drivers(HashMap<String, Vec<Socket>>);
 
 impl Drivers {
-    pub fn register(&mut self, name: &str, endpoint: &Path, services: &[String]) -> Result<()> {
+    /// Adds a socket of a driver; returns the token that is cancelled when it is removed.
+    pub fn register(&mut self, name: &str, endpoint: &Path, services: &[String]) -> Result<CancellationToken> {
         let Some(service) = SERVICES.into_iter().find(|known| services.iter().any(|service| service == known)) else {
             return Err(Error::pod(format!(
                 "none of services supported by the plugin ({services:?}) are supported by the kubelet ({SERVICES:?})"
@@ -61,14 +71,16 @@ impl Drivers {
             _ => Driver::V1Beta1(BetaClient::new(channel)),
         };
         self.deregister(name, endpoint);
-        self.0.entry(name.to_owned()).or_default().push((endpoint.to_owned(), driver));
-        Ok(())
+        let gone = CancellationToken::new();
+        let socket = Socket { path: endpoint.to_owned(), driver, _followers: gone.clone().drop_guard() };
+        self.0.entry(name.to_owned()).or_default().push(socket);
+        Ok(gone)
     }
 
     /// Removes one socket of a driver; returns whether it was the last.
     pub fn deregister(&mut self, name: &str, endpoint: &Path) -> bool {
         let Some(sockets) = self.0.get_mut(name) else { return true };
-        sockets.retain(|(known, _)| known != endpoint);
+        sockets.retain(|socket| socket.path != endpoint);
         let is_gone = sockets.is_empty();
         if is_gone {
             self.0.remove(name);
@@ -77,7 +89,7 @@ impl Drivers {
     }
 
     pub fn get(&self, name: &str) -> Option<Driver> {
-        self.0.get(name).and_then(|sockets| sockets.last()).map(|(_, driver)| driver.clone())
+        self.0.get(name).and_then(|sockets| sockets.last()).map(|socket| socket.driver.clone())
     }
 }
 
@@ -91,11 +103,12 @@ mod tests {
         let mut drivers = Drivers::default();
         let refused = drivers.register("d", Path::new("/old"), &services(&["v1alpha4.Node"])).unwrap_err().to_string();
         assert!(refused.contains(r#"["v1.DRAPlugin", "v1beta1.DRAPlugin"]"#), "{refused}");
-        drivers.register("d", Path::new("/old"), &services(&["v1beta1.DRAPlugin"])).unwrap();
+        let old = drivers.register("d", Path::new("/old"), &services(&["v1beta1.DRAPlugin"])).unwrap();
         assert!(matches!(drivers.get("d"), Some(Driver::V1Beta1(_))));
-        drivers.register("d", Path::new("/new"), &services(&["v1beta1.DRAPlugin", "v1.DRAPlugin"])).unwrap();
+        let new = drivers.register("d", Path::new("/new"), &services(&["v1beta1.DRAPlugin", "v1.DRAPlugin"])).unwrap();
         assert!(matches!(drivers.get("d"), Some(Driver::V1(_))));
         assert!(!drivers.deregister("d", Path::new("/old")), "the new one is there");
+        assert!(old.is_cancelled() && !new.is_cancelled());
         assert!(matches!(drivers.get("d"), Some(Driver::V1(_))));
         assert!(drivers.deregister("d", Path::new("/new")));
         assert!(drivers.get("d").is_none());

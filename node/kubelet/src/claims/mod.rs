@@ -5,6 +5,7 @@
 //! called, and removed only after the driver has unprepared it.
 
 mod drivers;
+mod health;
 mod resolve;
 mod slices;
 mod state;
@@ -22,12 +23,15 @@ use corten_plugins::pod_resources;
 use tokio_util::sync::CancellationToken;
 
 use drivers::{Driver, Drivers};
+use health::Health;
+pub use health::follow;
 pub use slices::{delete_after_grace, delete_unregistered};
 use state::{Claim, Device, State};
 
 use crate::error::{Error, Result};
 use crate::pod::spec;
 use crate::pod::waker::Waker;
+use crate::pod::wakers::Wakers;
 
 /// Upstream's time limit of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(45);
@@ -40,6 +44,8 @@ pub struct Claims {
     file: PathBuf,
     drivers: Mutex<Drivers>,
     state: Mutex<State>,
+    health: Mutex<Health>,
+    wakers: Wakers,
     /// Pods that wait for a driver.
     waiting: Mutex<HashMap<String, Waker>>,
     /// Drivers are called for one pod at a time, so that no claim is prepared and unprepared at once.
@@ -53,12 +59,14 @@ fn timed<T>(message: T) -> tonic::Request<T> {
 }
 
 impl Claims {
-    pub fn new(root_dir: &Path, node_name: &str, client: Client) -> Claims {
+    pub fn new(root_dir: &Path, node_name: &str, client: Client, wakers: Wakers) -> Claims {
         let file = root_dir.join("resource_claims.json");
         Claims {
             client,
             node_name: node_name.to_owned(),
             drivers: Mutex::default(),
+            health: Mutex::default(),
+            wakers,
             state: Mutex::new(State::read(&file)),
             file,
             waiting: Mutex::default(),
@@ -66,13 +74,13 @@ impl Claims {
         }
     }
 
-    /// Registers a driver.
-    pub fn register(&self, name: &str, endpoint: &Path, services: &[String]) -> Result<()> {
-        lock(&self.drivers).register(name, endpoint, services)?;
+    /// Registers a driver; returns the token that is cancelled when the socket is deregistered.
+    pub fn register(&self, name: &str, endpoint: &Path, services: &[String]) -> Result<CancellationToken> {
+        let gone = lock(&self.drivers).register(name, endpoint, services)?;
         tracing::info!(driver = name, "DRA driver registered");
         let waiting = std::mem::take(&mut *lock(&self.waiting));
         waiting.values().for_each(Waker::refresh);
-        Ok(())
+        Ok(gone)
     }
 
     /// Removes a driver's socket; returns whether it was the driver's last.
@@ -213,10 +221,8 @@ impl Claims {
         for used in container.resources.iter().flat_map(|resources| resources.claims.iter().flatten()) {
             let Some((name, _)) = claims.get(&used.name) else { continue };
             let Some(claim) = state.get(spec::namespace(pod), name) else { continue };
-            for (driver, devices) in &claim.drivers {
-                let fits = devices.iter().filter(|device| device.is_for(used.request.as_deref()));
-                found.extend(fits.map(|device| (name.clone(), driver.clone(), device.clone())));
-            }
+            let fits = claim.devices_of(used.request.as_deref());
+            found.extend(fits.map(|(driver, device)| (name.clone(), driver.clone(), device.clone())));
         }
         found.extend(extended(pod, container, &state));
         found
@@ -272,10 +278,8 @@ fn extended(pod: &Pod, container: &Container, state: &State) -> Vec<(String, Str
     let of_container = |mapping: &&ContainerExtendedResourceRequest| mapping.container_name == container.name;
     let mut found = Vec::new();
     for mapping in status.request_mappings.iter().filter(of_container) {
-        for (driver, devices) in &claim.drivers {
-            let fits = devices.iter().filter(|device| device.is_for(Some(&mapping.request_name)));
-            found.extend(fits.map(|device| (name.clone(), driver.clone(), device.clone())));
-        }
+        let fits = claim.devices_of(Some(&mapping.request_name));
+        found.extend(fits.map(|(driver, device)| (name.clone(), driver.clone(), device.clone())));
     }
     found
 }

@@ -38,6 +38,14 @@ pub struct Claim {
     pub drivers: BTreeMap<String, Vec<Device>>,
 }
 
+impl Claim {
+    /// Returns the devices of one request, or of all, with their drivers.
+    pub fn devices_of(&self, request: Option<&str>) -> impl Iterator<Item = (&String, &Device)> {
+        let all = self.drivers.iter().flat_map(|(driver, devices)| devices.iter().map(move |device| (driver, device)));
+        all.filter(move |(_, device)| device.is_for(request))
+    }
+}
+
 /// The claims by `namespace/name`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State(BTreeMap<String, Claim>);
@@ -70,6 +78,12 @@ impl State {
         self.0.retain(|_, claim| !claim.pods.is_empty());
     }
 
+    /// Returns the pods that use a device.
+    pub fn users(&self, is_meant: impl Fn(&str, &Device) -> bool) -> BTreeSet<String> {
+        let using = self.0.values().filter(|claim| claim.devices_of(None).any(|(name, device)| is_meant(name, device)));
+        using.flat_map(|claim| claim.pods.iter().cloned()).collect()
+    }
+
     pub fn pods(&self) -> Vec<String> {
         let all: BTreeSet<&String> = self.0.values().flat_map(|claim| &claim.pods).collect();
         all.into_iter().cloned().collect()
@@ -79,13 +93,12 @@ impl State {
         fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
     }
 
-    /// Writes the checkpoint; the new file replaces the old one atomically.
+    /// Writes the checkpoint durably: after a power cut a driver is still asked to release what it prepared.
     pub fn write(&self, file: &Path) -> Result<()> {
         let directory = file.parent().unwrap_or(file);
         fs::create_dir_all(directory).map_err(Error::file("create", directory))?;
-        let new = file.with_extension("new");
-        fs::write(&new, serde_json::to_vec(self).unwrap_or_default()).map_err(Error::file("write", &new))?;
-        fs::rename(&new, file).map_err(Error::file("write", file))
+        let text = serde_json::to_vec(self).unwrap_or_default();
+        corten_durable::write(file, &text, 0o600).map_err(Error::file("write", file))
     }
 }
 

@@ -257,11 +257,9 @@ impl Static {
 
 /// Replaces the state file of a resource manager.
 pub fn write_state(file: &Path, state: &Value) -> Result<()> {
-    let new = file.with_extension("new");
     let directory = file.parent().unwrap_or(file);
     fs::create_dir_all(directory).map_err(Error::file("create", directory))?;
-    fs::write(&new, state.to_string()).map_err(Error::file("write", &new))?;
-    fs::rename(&new, file).map_err(Error::file("write", file))
+    corten_durable::write(file, state.to_string().as_bytes(), 0o600).map_err(Error::file("write", file))
 }
 
 /// Returns the CPUs that init containers of the pod had and no later container has: the next one reuses them.

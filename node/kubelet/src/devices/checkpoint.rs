@@ -40,6 +40,12 @@ impl DeviceAllocations {
         self.0.insert((pod.to_owned(), container.to_owned(), resource.to_owned()), allotment);
     }
 
+    /// Returns the pods that have one of these devices.
+    pub fn users(&self, resource: &str, devices: &BTreeSet<String>) -> BTreeSet<String> {
+        let using = self.0.iter().filter(|((_, _, name), own)| name == resource && !own.devices.is_disjoint(devices));
+        using.map(|((uid, _, _), _)| uid.clone()).collect()
+    }
+
     /// Removes the pod; returns whether it had devices.
     pub fn remove(&mut self, pod: &str) -> bool {
         let before = self.0.len();
@@ -85,11 +91,9 @@ pub fn write<'a>(
         .collect();
     let text = json!({"allocations": entries, "resources": resources.collect::<Vec<_>>()}).to_string();
     fs::create_dir_all(directory).map_err(Error::file("create", directory))?;
-    // A partial file would allocate devices twice: the new one replaces the old one atomically.
-    let new = directory.join(format!(".{FILE}"));
+    // A partial file would allocate devices twice.
     let path = directory.join(FILE);
-    fs::write(&new, text).map_err(Error::file("write", &new))?;
-    fs::rename(&new, &path).map_err(Error::file("write", &path))
+    corten_durable::write(&path, text.as_bytes(), 0o600).map_err(Error::file("write", &path))
 }
 
 /// Returns the last checkpoint and the known resources; empty if there is none.

@@ -1,6 +1,6 @@
 //! The device manager (device plugins v1beta1): the devices of plugins, their allocation to pods, and the container
 //! parts that plugins return for them. `registration` talks to the plugins, `checkpoint` persists the allocations,
-//! `choose` decides purely, `pod_resources` shows them to monitoring agents.
+//! `choose` decides purely, `shown` shows them to monitoring agents and in the statuses of containers.
 //!
 //! Invariant: a device is allocated to one container at a time; only an init container's devices are reused, by a later
 //! container of the same pod. An allocation is in the checkpoint before it is used.
@@ -31,6 +31,7 @@ use crate::metrics::{self, Metrics};
 use crate::numa::{Hint, Nodes};
 use crate::pod::resources;
 use crate::pod::spec;
+use crate::pod::wakers::Wakers;
 
 /// The time limit of a plugin's answer about one container.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -47,6 +48,7 @@ pub struct Devices {
     state: Mutex<State>,
     counts: watch::Sender<Counts>,
     metrics: Arc<Metrics>,
+    wakers: Wakers,
 }
 
 #[derive(Default)]
@@ -85,12 +87,12 @@ fn timed<T>(message: T) -> tonic::Request<T> {
 
 impl Devices {
     /// Reads the checkpoint of an earlier kubelet. Its resources have no devices until their plugins register again.
-    pub fn new(root_dir: &Path, metrics: Arc<Metrics>) -> Devices {
+    pub fn new(root_dir: &Path, metrics: Arc<Metrics>, wakers: Wakers) -> Devices {
         let directory = root_dir.join("device-plugins");
         let (allocations, names) = checkpoint::read(&directory);
         let resources = names.into_iter().map(|name| (name, Resource::default())).collect();
         let state = State { resources, allocations };
-        Devices { directory, counts: watch::channel(state.counts()).0, state: Mutex::new(state), metrics }
+        Devices { directory, counts: watch::channel(state.counts()).0, state: Mutex::new(state), metrics, wakers }
     }
 
     pub fn counts(&self) -> watch::Receiver<Counts> {
@@ -100,7 +102,7 @@ impl Devices {
     /// Allocates the container's devices, from the NUMA nodes of the hint as far as they have them. A container that
     /// has its devices keeps them.
     pub async fn allocate(&self, pod: &Pod, container: &Container, nodes: Option<Nodes>) -> Result<()> {
-        let wanted = self.wanted(container);
+        let wanted = self.wanted(pod, container);
         for (resource, wanted) in &wanted {
             self.allocate_resource(pod, &container.name, resource, *wanted, nodes).await?;
         }
@@ -108,12 +110,12 @@ impl Devices {
     }
 
     /// Returns the number of devices of each plugin's resource that a container requests.
-    fn wanted(&self, container: &Container) -> BTreeMap<String, usize> {
+    fn wanted(&self, pod: &Pod, container: &Container) -> BTreeMap<String, usize> {
         let state = self.lock();
         let limits = resources::limits(container).into_iter().flatten();
         let known = limits.filter(|(name, _)| state.resources.contains_key(*name));
-        known
-            .filter_map(|(name, quantity)| Some((name.clone(), usize::try_from(resources::value(quantity)).ok()?)))
+        let own = known.filter(|(name, _)| !resources::is_claimed(pod, &container.name, name));
+        own.filter_map(|(name, quantity)| Some((name.clone(), usize::try_from(resources::value(quantity)).ok()?)))
             .filter(|(_, count)| *count > 0)
             .collect()
     }
@@ -121,7 +123,7 @@ impl Devices {
     /// Returns the NUMA nodes that could provide the devices of the container, or of all containers of the pod.
     pub fn hints(&self, pod: &Pod, container: Option<&Container>, all: Nodes) -> Vec<Vec<Hint>> {
         let wanted = match container {
-            Some(container) => self.wanted(container),
+            Some(container) => self.wanted(pod, container),
             None => self.wanted_by_pod(pod),
         };
         let state = self.lock();
@@ -138,7 +140,9 @@ impl Devices {
     /// Returns the largest number of devices of each resource that the pod needs at any one time.
     fn wanted_by_pod(&self, pod: &Pod) -> BTreeMap<String, usize> {
         let known: BTreeSet<String> = self.lock().resources.keys().cloned().collect();
-        let requests = resources::pod_requests(pod).into_iter().filter(|(name, _)| known.contains(name));
+        let requests = resources::pod_requests(&resources::without_claimed(pod))
+            .into_iter()
+            .filter(|(name, _)| known.contains(name));
         requests
             .filter_map(|(name, count)| Some((name, usize::try_from(count).ok().filter(|count| *count > 0)?)))
             .collect()

@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 use tracing::{info, warn};
 
-use super::{Device, Devices, Endpoint, Resource, timed};
+use super::{Device, Devices, Endpoint, Resource, shown, timed};
 use crate::error::{Error, Result};
 use crate::plugin_api::serve;
 
@@ -135,7 +135,11 @@ impl Devices {
     fn change(&self, resource: &str, registration: u64, change: impl FnOnce(&mut Resource)) {
         let mut state = self.lock();
         if let Some(known) = state.resources.get_mut(resource).filter(|known| known.registration == registration) {
+            let before = known.devices.clone();
             change(known);
+            let is_other = |id: &&String| shown::is_healthy(&known.devices, id) != shown::is_healthy(&before, id);
+            let changed = before.keys().chain(known.devices.keys()).filter(is_other).cloned().collect();
+            self.wakers.wake(&state.allocations.users(resource, &changed));
             self.publish(&state);
         }
     }

@@ -31,6 +31,9 @@ use crate::services::Services;
 const CHECK_WHEN_READY: Duration = Duration::from_secs(10);
 const FIRST_CHECK_WHEN_NOT: Duration = Duration::from_millis(20);
 const LAST_CHECK_WHEN_NOT: Duration = Duration::from_secs(1);
+/// The time for which a restarted kubelet waits for the runtime and its network before it reports a node that was ready
+/// as not ready: its pods have run all the time, and a node that is not ready is taken out of load balancers.
+const RESTART_TIME: Duration = Duration::from_secs(10);
 
 /// Returns the list options for this node's own object.
 pub fn own_node(config: &Config) -> ListOptions {
@@ -86,11 +89,13 @@ pub struct Reporter {
     cache: Arc<Cache>,
     last: Option<(NodeStatus, Timestamp)>,
     pod_cidr: String,
+    started: tokio::time::Instant,
 }
 
 impl Reporter {
     pub fn new(services: Arc<Services>, host: Host, cache: Arc<Cache>) -> Reporter {
-        Reporter { services, host, cache, last: None, pod_cidr: String::new() }
+        let started = tokio::time::Instant::now();
+        Reporter { services, host, cache, last: None, pod_cidr: String::new(), started }
     }
 
     /// Runs until shutdown; also reconciles on a change of the Node object (its podCIDR).
@@ -157,8 +162,10 @@ impl Reporter {
                 || status::contradicts(reported, &new)
                 || Duration::try_from(now.duration_since(*at)).is_ok_and(|age| age >= config.status_report_interval)
         });
-        if due && node.is_some() {
-            self.write(&new).await?;
+        let is_starting =
+            self.last.is_none() && self.started.elapsed() < RESTART_TIME && status::was_ready(reported, &new);
+        if due && node.is_some() && (ready || facts.shutting_down || !is_starting) {
+            self.write(last, &new).await?;
             record_changes(&services.api.events, &config.node_name, last, &new);
             self.last = Some((new, now));
         }
@@ -177,13 +184,16 @@ impl Reporter {
         Ok(())
     }
 
-    async fn write(&self, status: &NodeStatus) -> Result<()> {
+    async fn write(&self, last: Option<&NodeStatus>, status: &NodeStatus) -> Result<()> {
         let node = Node { status: Some(status.clone()), ..Node::default() };
         let mut patch = json!({"status": node.to_value().get("status")});
         // A strategic merge patch merges the list by type, of which a dual-stack node has two entries, so the list is
         // replaced.
         if let Some(addresses) = patch.pointer_mut("/status/addresses").and_then(Value::as_array_mut) {
             addresses.push(json!({"$patch": "replace"}));
+        }
+        for gone in status::withdrawn(last, status) {
+            patch["status"]["allocatable"][gone] = Value::Null;
         }
         let name = &self.services.config.node_name;
         self.services.api.client.patch::<Node>("", name, &Patch::Strategic(patch), Some("status")).await?;

@@ -117,7 +117,10 @@ pub fn status(facts: &Facts<'_>, last: Option<&NodeStatus>) -> NodeStatus {
     NodeStatus {
         addresses: addresses(config, facts.node),
         capacity: Some(with_devices(capacity(config, facts.host), &facts.devices.capacity)),
-        allocatable: Some(with_devices(allocatable(config, facts.host), &facts.devices.allocatable)),
+        allocatable: Some(with_devices(
+            with_foreign(allocatable(config, facts.host), facts, last),
+            &facts.devices.allocatable,
+        )),
         conditions: Some(conditions(facts, last)),
         daemon_endpoints: Some(NodeDaemonEndpoints {
             kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(config.listen.port()) }),
@@ -154,6 +157,36 @@ fn with_devices(mut list: ResourceList, counts: &BTreeMap<String, i64>) -> Resou
     list
 }
 
+/// Adds the extended resources that an administrator wrote into the capacity, and nothing into the allocatable resources:
+/// all of them are allocatable. The kubelet's own resources are in both.
+fn with_foreign(mut list: ResourceList, facts: &Facts<'_>, last: Option<&NodeStatus>) -> ResourceList {
+    let Some(reported) = facts.node.and_then(|node| node.status.as_ref()) else { return list };
+    let has = |list: Option<&ResourceList>, name: &String| list.is_some_and(|list| list.contains_key(name));
+    for (name, quantity) in reported.capacity.iter().flatten().filter(|(name, _)| name.contains('/')) {
+        let is_added = last.is_some_and(|last| is_foreign(last, name));
+        let is_new = !has(reported.allocatable.as_ref(), name);
+        if is_added || is_new {
+            list.insert(name.clone(), quantity.clone());
+        }
+    }
+    list
+}
+
+/// Reports whether a resource is allocatable only because another client wrote it into the capacity.
+fn is_foreign(status: &NodeStatus, name: &str) -> bool {
+    let has = |list: &Option<ResourceList>| list.as_ref().is_some_and(|list| list.contains_key(name));
+    has(&status.allocatable) && !has(&status.capacity)
+}
+
+/// Returns the resources that were allocatable as long as another client had them in the capacity.
+pub fn withdrawn<'a>(last: Option<&'a NodeStatus>, new: &'a NodeStatus) -> impl Iterator<Item = &'a String> {
+    let names = last.into_iter().flat_map(|last| {
+        let names = last.allocatable.iter().flat_map(ResourceList::keys);
+        names.filter(move |name| is_foreign(last, name))
+    });
+    names.filter(|name| new.allocatable.as_ref().is_none_or(|list| !list.contains_key(*name)))
+}
+
 /// Returns the volumes in use; an empty list is reported only to replace a longer one.
 fn volumes_in_use(facts: &Facts<'_>, last: Option<&NodeStatus>) -> Option<Vec<String>> {
     let was_reported = last.is_some_and(|last| last.volumes_in_use.is_some());
@@ -163,6 +196,12 @@ fn volumes_in_use(facts: &Facts<'_>, last: Option<&NodeStatus>) -> Option<Vec<St
 
 pub fn is_ready(status: &NodeStatus) -> bool {
     status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// Reports whether the node was ready before the kubelet started, and the machine has run since then.
+pub fn was_ready(reported: Option<&NodeStatus>, now: &NodeStatus) -> bool {
+    let boot = |status: &NodeStatus| status.node_info.as_ref().map(|info| info.boot_id.clone());
+    reported.is_some_and(|reported| is_ready(reported) && boot(reported) == boot(now))
 }
 
 /// Reports whether anything but the heartbeat times differs.
@@ -446,6 +485,49 @@ mod tests {
             }),
             ..RuntimeFacts::default()
         }
+    }
+
+    #[test]
+    fn resources_that_others_add_to_the_capacity_are_allocatable() {
+        let config = Config::default();
+        let host = Host::default();
+        let runtime = runtime(true);
+        let list = |names: &[(&str, &str)]| -> ResourceList {
+            names.iter().map(|(name, count)| ((*name).to_owned(), Quantity((*count).to_owned()))).collect()
+        };
+        let node = |capacity: &[(&str, &str)], allocatable: &[(&str, &str)]| Node {
+            status: Some(NodeStatus {
+                capacity: Some(list(capacity)),
+                allocatable: Some(list(allocatable)),
+                ..NodeStatus::default()
+            }),
+            ..Node::default()
+        };
+        let report = |node: &Node, last: Option<&NodeStatus>| {
+            let facts = Facts {
+                config: &config,
+                host: &host,
+                runtime: &runtime,
+                pressures: BTreeSet::new(),
+                shutting_down: false,
+                volumes_in_use: BTreeSet::new(),
+                devices: Counts::default(),
+                node: Some(node),
+                now: Timestamp::from_second(0).unwrap(),
+            };
+            status(&facts, last)
+        };
+        let count = |status: &NodeStatus| status.allocatable.as_ref().unwrap().get("x.io/y").map(|q| q.0.clone());
+        let first = report(&node(&[("x.io/y", "7"), ("cpu", "9")], &[]), None);
+        assert_eq!(count(&first).as_deref(), Some("7"));
+        assert!(!first.capacity.as_ref().unwrap().contains_key("x.io/y"), "it stays the other client's");
+        let second = report(&node(&[("x.io/y", "8")], &[("x.io/y", "7")]), Some(&first));
+        assert_eq!(count(&second).as_deref(), Some("8"));
+        let third = report(&node(&[], &[("x.io/y", "8")]), Some(&second));
+        assert_eq!(count(&third), None);
+        assert_eq!(withdrawn(Some(&second), &third).collect::<Vec<_>>(), ["x.io/y"]);
+        let own = report(&node(&[("x.io/y", "7")], &[("x.io/y", "2")]), None);
+        assert_eq!(count(&own), None, "another client says how much is allocatable");
     }
 
     #[test]

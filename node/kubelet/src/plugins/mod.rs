@@ -20,6 +20,7 @@ use tokio_util::task::TaskTracker;
 use tonic::transport::Channel;
 use tracing::{debug, warn};
 
+use crate::claims::Claims;
 use crate::error::{Error, Result};
 use crate::logs::follow::LogWatcher;
 use crate::services::Services;
@@ -201,7 +202,12 @@ impl Registry {
         let services = &self.services;
         match info.r#type.as_str() {
             CSI => services.volumes.csi.register(&info.name, endpoint, &info.supported_versions).await,
-            CLAIMS => services.resources.claims.register(&info.name, endpoint, &info.supported_versions),
+            CLAIMS => {
+                let claims = services.resources.claims.clone();
+                let gone = claims.register(&info.name, endpoint, &info.supported_versions)?;
+                self.follow_health(claims, info.name.clone(), endpoint.to_path_buf(), gone);
+                Ok(())
+            }
             DEVICES => {
                 let devices = services.resources.devices.clone();
                 let name = info.name.clone();
@@ -221,6 +227,15 @@ impl Registry {
                 endpoint.display()
             ))),
         }
+    }
+
+    /// Follows the health of a driver's devices until its socket is gone or the kubelet stops.
+    fn follow_health(&self, claims: Arc<Claims>, driver: String, endpoint: PathBuf, gone: CancellationToken) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            let followed = claims::follow(claims, driver, endpoint, gone);
+            stop.run_until_cancelled(followed).await;
+        });
     }
 
     async fn deregister(&self, info: &PluginInfo, endpoint: &Path) -> Result<()> {

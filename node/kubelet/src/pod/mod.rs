@@ -12,3 +12,4 @@ pub mod verdict;
 pub mod view;
 pub mod waiting;
 pub mod waker;
+pub mod wakers;

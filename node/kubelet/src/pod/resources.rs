@@ -1,6 +1,7 @@
 //! Requests and limits in the kernel's terms: the pod's QoS class, its cgroup, CPU shares and quota, memory limits, OOM
 //! scores. Pure arithmetic on the spec.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use corten_api::k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
@@ -244,6 +245,33 @@ pub fn counted_value(name: &str, quantity: &Quantity) -> i64 {
 /// Returns the requests of the pod: all its containers and its overhead together.
 pub fn pod_requests(pod: &Pod) -> BTreeMap<String, i64> {
     counted(&request_quantities(pod))
+}
+
+/// Reports whether the pod's ResourceClaim satisfies an extended resource of a container, and not a device plugin.
+pub fn is_claimed(pod: &Pod, container: &str, resource: &str) -> bool {
+    let claim = spec::status(pod).extended_resource_claim_status.as_ref();
+    claim.is_some_and(|claim| {
+        let mut mappings = claim.request_mappings.iter();
+        mappings.any(|mapping| mapping.container_name == container && mapping.resource_name == resource)
+    })
+}
+
+/// Returns the pod without the requests that its ResourceClaim satisfies: the node's device plugins need not.
+pub fn without_claimed(pod: &Pod) -> Cow<'_, Pod> {
+    if spec::status(pod).extended_resource_claim_status.is_none() {
+        return Cow::Borrowed(pod);
+    }
+    let mut rest = pod.clone();
+    let containers = rest.spec.iter_mut().flat_map(|spec| {
+        let main = spec.containers.iter_mut();
+        main.chain(spec.init_containers.iter_mut().flatten())
+    });
+    for container in containers {
+        if let Some(requests) = container.resources.as_mut().and_then(|resources| resources.requests.as_mut()) {
+            requests.retain(|resource, _| !is_claimed(pod, &container.name, resource));
+        }
+    }
+    Cow::Owned(rest)
 }
 
 /// Returns the limits of the pod, all its containers together; a resource without a limit is absent.

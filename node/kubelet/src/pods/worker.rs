@@ -160,6 +160,7 @@ impl Worker {
     /// Works until the pod is deleted or the kubelet stops; containers outlive the kubelet.
     pub async fn run(mut self) {
         self.services.signals.terminations.register(spec::uid(&self.pod), &self.waker);
+        self.services.signals.wakers.register(spec::uid(&self.pod), &self.waker);
         loop {
             let stopped = stopped_for(self.shutdown.clone(), SHUTDOWN_GRACE);
             let begun = Instant::now();
@@ -190,6 +191,7 @@ impl Worker {
             }
         }
         self.services.signals.terminations.forget(spec::uid(&self.pod));
+        self.services.signals.wakers.forget(spec::uid(&self.pod));
         let uid = spec::uid(&self.pod);
         self.services.metrics.forget_pod(uid);
         self.services.resources.allocations.release(spec::uid(&self.pod));
@@ -366,6 +368,7 @@ impl Worker {
             observed,
             memory: &self.memory,
             waiting: &self.waiting,
+            device_health: &self.services.resources.device_health(&self.pod),
             host_ips: &self.services.config.host_ips(),
             runtime_name: &self.services.runtime.name,
             ended,
@@ -465,8 +468,8 @@ impl Worker {
         self.services.volumes.csi.tear_down(&pod_dir).await.inspect_err(|error| {
             warn!(%error, pod = %spec::describe(&self.pod), "volumes not unpublished");
         })?;
-        if let Err(error) = teardown::release_devices(&pod_dir) {
-            warn!(%error, pod = %spec::describe(&self.pod), "devices of local volumes not unmounted");
+        if let Err(error) = teardown::release(&pod_dir) {
+            warn!(%error, pod = %spec::describe(&self.pod), "local and NFS volumes not unmounted");
         }
         self.services.resources.claims.unprepare(&uid).await.inspect_err(|error| {
             warn!(%error, pod = %spec::describe(&self.pod), "dynamic resources not unprepared");

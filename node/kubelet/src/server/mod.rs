@@ -117,7 +117,7 @@ async fn serve_health_page(stream: TcpStream, slot: &Slot) {
         };
         std::future::ready(Ok::<_, std::convert::Infallible>(answer))
     });
-    let builder = corten_listen::http().http1_only();
+    let builder = corten_listen::http1();
     if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
         debug!(%error, "connection ended");
     }

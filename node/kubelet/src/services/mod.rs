@@ -1,6 +1,7 @@
 //! The parts of the kubelet that its workers share, grouped by subject.
 
 mod allocate;
+mod health;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -23,6 +24,7 @@ use crate::metrics::Metrics;
 use crate::objects::Objects;
 use crate::pod::resources::{self, ResourceList};
 use crate::pod::terminations::Terminations;
+use crate::pod::wakers::Wakers;
 use crate::thresholds::Pressure;
 use crate::topology::Topology;
 use crate::users::Users;
@@ -99,6 +101,8 @@ pub struct VolumeSources {
 
 /// Signals between the tasks of the kubelet.
 pub struct Signals {
+    /// Wakes the workers of pods.
+    pub wakers: Wakers,
     /// The pods that eviction, a shutdown or a preemption terminates.
     pub terminations: Terminations,
     /// The resources that the node is short of.

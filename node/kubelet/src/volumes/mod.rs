@@ -13,6 +13,7 @@ pub mod expansion;
 pub mod fs_group;
 mod host_path;
 mod local_device;
+mod nfs;
 mod persistent_volume_claim;
 mod projected;
 mod secret;
@@ -126,6 +127,7 @@ fn plugin_of(volume: &Volume) -> &'static str {
         Volume { downward_api: Some(_), .. } => "kubernetes.io/downward-api",
         Volume { projected: Some(_), .. } => "kubernetes.io/projected",
         Volume { csi: Some(_), .. } => "kubernetes.io/csi",
+        Volume { nfs: Some(_), .. } => "kubernetes.io/nfs",
         _ => "kubernetes.io/persistent-claim",
     }
 }
@@ -163,26 +165,21 @@ async fn set_up_volume(context: &Context<'_>, volume: &Volume, refresh_at: &mut 
         let claim = persistent_volume_claim::ephemeral_claim(context, name);
         return persistent_volume_claim::set_up(context, name, &claim, false, refresh_at).await;
     }
+    if let Some(source) = &volume.nfs {
+        return nfs::set_up(context, name, source, &[], false).await;
+    }
     if let Some(source) = csi::Source::inline(context.pod, volume) {
         let request = csi::Request { volume: name, source, bound: None };
         let (mounted, look_again) = context.csi.set_up(context, &request).await?;
         earlier(refresh_at, look_again);
         return Ok(mounted);
     }
-    Err(Error::pod(format!("no volume plugin matched: {}", unsupported_type(volume))))
+    Err(Error::pod("no volume plugin matched: this type of volume is not supported by this node"))
 }
 
 /// Keeps the earlier of two times.
 fn earlier(at: &mut Option<Timestamp>, other: Option<Timestamp>) {
     *at = [*at, other].into_iter().flatten().min();
-}
-
-fn unsupported_type(volume: &Volume) -> &'static str {
-    if volume.nfs.is_some() {
-        "nfs volumes are not supported by this node"
-    } else {
-        "this type of volume is not supported by this node"
-    }
 }
 
 /// The directory of `local` volumes in a pod's directory.

@@ -1,16 +1,18 @@
 //! `persistentVolumeClaim` and `ephemeral`: the volume that the claim is bound to, on this node (`hostPath` and
-//! `local`) or of a CSI driver. It never binds a claim and never waits for one: the worker tries again.
+//! `local`), of an NFS server or of a CSI driver. It never binds a claim and never waits for one: the worker tries again.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use corten_api::k8s_openapi::api::core::v1::{LocalVolumeSource, PersistentVolume, PersistentVolumeClaim};
+use corten_api::k8s_openapi::api::core::v1::{
+    Container, LocalVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod,
+};
 use jiff::Timestamp;
 
 use super::csi;
 use super::expansion::{CHECK_INTERVAL, Expansion, Outcome, Refused};
-use super::{Context, LOCAL_VOLUME, Mounted, empty_dir, fs_group, host_path, local_device, volume_dir};
+use super::{Context, LOCAL_VOLUME, Mounted, empty_dir, fs_group, host_path, local_device, nfs, volume_dir};
 use crate::config::LOCAL_VOLUMES;
 use crate::error::{Error, Result};
 use crate::pod::spec;
@@ -31,6 +33,7 @@ pub async fn set_up(
     let (claim, volume) = bound_volume(context, claim)
         .await
         .map_err(|error| Error::pod(format!("error processing PVC {namespace}/{claim}: {error}")))?;
+    check_mode(context.pod, name, &volume)?;
     if let Some(source) = csi::Source::persistent(&volume, read_only) {
         let request = csi::Request { volume: name, source, bound: Some((&claim, &volume)) };
         let (mounted, look_again) = context.csi.set_up(context, &request).await?;
@@ -40,10 +43,12 @@ pub async fn set_up(
     let name = volume.metadata.name.clone().unwrap_or_default();
     let source = volume.spec.clone().unwrap_or_default();
     let block = source.volume_mode.as_deref() == Some("Block");
-    let mut mounted = match (&source.host_path, &source.local) {
-        (Some(source), _) if !block => host_path::set_up(source)?,
-        (_, Some(source)) if block => local_device(source)?,
-        (_, Some(local)) => set_up_local(context, &name, local, source.mount_options.as_deref()).await?,
+    let options = source.mount_options.as_deref().unwrap_or_default();
+    let mut mounted = match (&source.host_path, &source.local, &source.nfs) {
+        (Some(source), ..) if !block => host_path::set_up(source)?,
+        (_, Some(source), _) if block => local_device(source)?,
+        (_, Some(local), _) => set_up_local(context, &name, local, options).await?,
+        (.., Some(export)) if !block => nfs::set_up(context, &name, export, options, read_only).await?,
         _ => {
             return Err(Error::pod(format!(
                 "no volume plugin matched: persistent volume {name:?} is not on this node"
@@ -102,12 +107,26 @@ fn bound_name(claim: &PersistentVolumeClaim) -> Result<&str> {
     name.filter(|_| bound).ok_or_else(|| Error::pod("PVC is not bound"))
 }
 
+/// Refuses a volume that a container uses in another way than its `volumeMode` says.
+fn check_mode(pod: &Pod, name: &str, volume: &PersistentVolume) -> Result<()> {
+    let mode = volume.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref()).unwrap_or("Filesystem");
+    let wrong = if mode == "Block" { "volumeMounts" } else { "volumeDevices" };
+    let is_wrong = |container: &Container| match mode {
+        "Block" => container.volume_mounts.iter().flatten().any(|mount| mount.name == name),
+        _ => container.volume_devices.iter().flatten().any(|device| device.name == name),
+    };
+    match spec::containers(pod).any(|declared| is_wrong(&declared.container)) {
+        true => Err(Error::pod(format!("volume {name} has volumeMode {mode}, but is specified in {wrong}"))),
+        false => Ok(()),
+    }
+}
+
 /// Mounts a directory or file system of this node. The first time that a pod uses it, it gets the pod's group.
 async fn set_up_local(
     context: &Context<'_>,
     name: &str,
     source: &LocalVolumeSource,
-    options: Option<&[String]>,
+    options: &[String],
 ) -> Result<Mounted> {
     let path = PathBuf::from(&source.path);
     // The directory of the cluster's own provisioner is beside those of pods.
@@ -121,7 +140,7 @@ async fn set_up_local(
     let seen = volume_dir(context, LOCAL_VOLUME, name);
     let is_device = found.file_type().is_block_device();
     let new = match is_device {
-        true => mount_device(&path, &seen, source.fs_type.as_deref(), options.unwrap_or_default()).await?,
+        true => mount_device(&path, &seen, source.fs_type.as_deref(), options).await?,
         false => !seen.exists(),
     };
     let path = if is_device { seen.clone() } else { path };
@@ -212,5 +231,20 @@ mod tests {
             let claim = PersistentVolumeClaim::from_value(claim).unwrap();
             assert_eq!(bound_name(&claim).map_or_else(|error| error.to_string(), str::to_owned), expected);
         }
+    }
+    #[test]
+    fn a_volume_is_used_as_its_mode_says() {
+        let pod = |field: &str| {
+            let container = json!({"name": "c", field: [{"name": "data", "mountPath": "/d", "devicePath": "/d"}]});
+            Pod::from_value(json!({"spec": {"containers": [container]}})).unwrap()
+        };
+        let volume = |mode: &str| PersistentVolume::from_value(json!({"spec": {"volumeMode": mode}})).unwrap();
+        let check = |field: &str, mode: &str| check_mode(&pod(field), "data", &volume(mode));
+        assert!(check("volumeMounts", "Filesystem").is_ok() && check("volumeDevices", "Block").is_ok());
+        let refused = |field: &str, mode: &str| check(field, mode).unwrap_err().to_string();
+        let expected = "volume data has volumeMode Block, but is specified in volumeMounts";
+        assert_eq!(refused("volumeMounts", "Block"), expected);
+        let expected = "volume data has volumeMode Filesystem, but is specified in volumeDevices";
+        assert_eq!(refused("volumeDevices", "Filesystem"), expected);
     }
 }

@@ -9,9 +9,12 @@ use nix::mount::{MntFlags, umount2};
 
 use crate::error::{Error, Result};
 
-/// Unmounts the devices of the pod's `local` volumes: the node's administrator may need a disk that no container uses.
-pub fn release_devices(pod_dir: &Path) -> Result<()> {
-    unmount(&pod_dir.join("volumes").join(super::LOCAL_VOLUME))
+/// Unmounts the devices of the pod's `local` volumes and its directories of servers: the administrator of a disk or a
+/// server may need what no container uses.
+pub fn release(pod_dir: &Path) -> Result<()> {
+    let volumes = pod_dir.join("volumes");
+    unmount(&volumes.join(super::LOCAL_VOLUME))?;
+    unmount(&volumes.join(super::nfs::NFS_VOLUME))
 }
 
 /// Unmounts and removes the pod's directory.

@@ -63,6 +63,10 @@ impl FakeApi {
             .collect()
     }
 
+    pub fn forget_events(&self) {
+        self.inner.lock().unwrap().objects.retain(|path, _| !path.contains("/events/"));
+    }
+
     /// Creates or replaces an object; a new one gets a uid.
     pub fn put(&self, path: &str, mut value: Value) {
         let mut inner = self.inner.lock().unwrap();

@@ -25,6 +25,8 @@ pub struct Inner {
     pub containers: BTreeMap<String, (cri::ContainerStatus, cri::ContainerConfig, String)>,
     pub images: Vec<String>,
     pub calls: Vec<String>,
+    /// The number of answers of `Status` with a network that is not ready yet.
+    pub not_ready: usize,
     /// The response of `Exec`.
     pub streaming_url: String,
     next: u32,
@@ -166,8 +168,14 @@ impl RuntimeService for FakeCri {
     }
 
     async fn status(&self, _: Request<cri::StatusRequest>) -> Answer<cri::StatusResponse> {
-        let ready = |name: &str| cri::RuntimeCondition { r#type: name.into(), status: true, ..Default::default() };
-        let conditions = vec![ready("RuntimeReady"), ready("NetworkReady")];
+        let is_connected = self.with(|inner| {
+            let is_connected = inner.not_ready == 0;
+            inner.not_ready = inner.not_ready.saturating_sub(1);
+            is_connected
+        });
+        let condition =
+            |name: &str, status| cri::RuntimeCondition { r#type: name.into(), status, ..Default::default() };
+        let conditions = vec![condition("RuntimeReady", true), condition("NetworkReady", is_connected)];
         ok(cri::StatusResponse { status: Some(cri::RuntimeStatus { conditions }), ..Default::default() })
     }
 

@@ -440,7 +440,7 @@ async fn a_hook_that_hangs_does_not_delay_the_termination() {
 async fn an_unsupported_volume_is_refused_by_an_event() {
     let fixture = Fixture::start().await;
     let mut spec = one("present");
-    spec["volumes"] = json!([{"name": "data", "nfs": {"server": "s", "path": "/"}}]);
+    spec["volumes"] = json!([{"name": "data", "glusterfs": {"endpoints": "s", "path": "/"}}]);
     fixture.create_pod("p", spec);
     fixture.event("FailedMount: MountVolume.SetUp failed for volume \"data\"").await;
     assert!(fixture.cri.calls().is_empty(), "nothing was started");
@@ -559,6 +559,21 @@ async fn a_ready_node_is_found_when_it_exists_already() {
     eventually("the node is ready", ready, || api.log().join("\n")).await;
     shutdown.cancel();
     kubelet.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_restarted_kubelet_waits_for_the_network_before_it_reports_the_node() {
+    let mut fixture = Fixture::start_with(|config| config.require_pod_cidr = false).await;
+    let count = |fixture: &Fixture, text: &str| fixture.api.events().iter().filter(|one| one.contains(text)).count();
+    let reported = |fixture: &Fixture| (count(fixture, "NodeReady:") > 0).then_some(());
+    eventually("the node is ready", || reported(&fixture), || fixture.api.log().join("\n")).await;
+    fixture.stop().await;
+    fixture.api.forget_events();
+    fixture.cri.with(|inner| inner.not_ready = 4);
+    fixture.resume();
+    eventually("the node is reported", || reported(&fixture), || fixture.api.log().join("\n")).await;
+    assert_eq!(fixture.cri.with(|inner| inner.not_ready), 0, "the network came later than the kubelet");
+    assert_eq!(count(&fixture, "NodeNotReady:"), 0, "{:?}", fixture.api.events());
 }
 
 /// Fails the pod's status as the control plane does for a lost node, and waits until the kubelet corrects it.

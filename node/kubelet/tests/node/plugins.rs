@@ -10,6 +10,10 @@ use corten_plugins::csi::node_service_capability::{Rpc, Type, rpc};
 use corten_plugins::device_plugin::device_plugin_server::{DevicePlugin, DevicePluginServer};
 use corten_plugins::device_plugin::registration_client::RegistrationClient;
 use corten_plugins::dynamic_resources::dra_plugin_server::{DraPlugin, DraPluginServer};
+use corten_plugins::dynamic_resources_health as health;
+use corten_plugins::dynamic_resources_health::dra_resource_health_server::{
+    DraResourceHealth, DraResourceHealthServer,
+};
 use corten_plugins::registration::registration_server::{Registration, RegistrationServer};
 use corten_plugins::registration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
 use corten_plugins::{csi, device_plugin, dynamic_resources};
@@ -32,12 +36,15 @@ pub struct Plugin {
     calls: Arc<Mutex<Vec<String>>>,
     /// The calls that it refuses, with their codes.
     refusals: Arc<Mutex<HashMap<&'static str, Code>>>,
+    /// The health of its device `gpu-0`, with a message.
+    health: tokio::sync::watch::Sender<(health::HealthStatus, String)>,
 }
 
 impl Plugin {
     pub fn new(root: &Path, kind: &'static str, name: &'static str, versions: &'static [&'static str]) -> Plugin {
         let socket = root.join(format!("{name}.sock"));
-        Plugin { kind, name, versions, socket, calls: Arc::default(), refusals: Arc::default() }
+        let health = tokio::sync::watch::Sender::default();
+        Plugin { kind, name, versions, socket, calls: Arc::default(), refusals: Arc::default(), health }
     }
 
     /// Sets the code with which the plugin refuses these calls; none accepts them.
@@ -77,7 +84,8 @@ impl Plugin {
         tokio::spawn(async move {
             Server::builder()
                 .add_service(NodeServer::new(plugin.clone()))
-                .add_service(DraPluginServer::new(plugin))
+                .add_service(DraPluginServer::new(plugin.clone()))
+                .add_service(DraResourceHealthServer::new(plugin))
                 .serve_with_incoming(own)
                 .await
         });
@@ -224,6 +232,33 @@ impl DraPlugin for Plugin {
         });
         let claims = claims.collect();
         Ok(Response::new(dynamic_resources::NodeUnprepareResourcesResponse { claims }))
+    }
+}
+
+#[tonic::async_trait]
+impl DraResourceHealth for Plugin {
+    type NodeWatchResourcesStream = ReceiverStream<Result<health::NodeWatchResourcesResponse, Status>>;
+
+    async fn node_watch_resources(
+        &self,
+        _: Request<health::NodeWatchResourcesRequest>,
+    ) -> Answer<Self::NodeWatchResourcesStream> {
+        let (sender, receiver) = tokio::sync::mpsc::channel(1);
+        let mut news = self.health.subscribe();
+        tokio::spawn(async move {
+            while news.changed().await.is_ok() {
+                let (status, message) = news.borrow_and_update().clone();
+                let device = health::DeviceHealth {
+                    device: Some(health::DeviceIdentifier { pool_name: "n1".into(), device_name: "gpu-0".into() }),
+                    health: status.into(),
+                    health_check_timeout_seconds: 3600,
+                    message,
+                    ..Default::default()
+                };
+                let _ = sender.send(Ok(health::NodeWatchResourcesResponse { devices: vec![device] })).await;
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
     }
 }
 
@@ -391,6 +426,26 @@ async fn a_claim_is_prepared_before_the_pod_and_unprepared_after_it() {
     fixture.pod("p", "the pod to run", running).await;
     driver.called("prepare ns/mine").await;
     assert_eq!(fixture.cri.config("main").cdi_devices[0].name, "example.com/gpu=0");
+
+    let shows = |health: &'static str, message: Option<&'static str>| {
+        move |status: &Value| {
+            let shown = &status["containerStatuses"][0]["allocatedResourcesStatus"][0];
+            let mut device = json!({"resourceID": "example.com/gpu=0", "health": health});
+            message.into_iter().for_each(|message| device["message"] = message.into());
+            *shown == json!({"name": "claim:c/gpu", "resources": [device]})
+        }
+    };
+    fixture.pod("p", "a device without a report", shows("Unknown", None)).await;
+    let following = || (driver.health.receiver_count() > 0).then_some(());
+    eventually("the kubelet to follow the health", following, String::new).await;
+    driver.health.send_replace((health::HealthStatus::Unhealthy, "too hot".into()));
+    fixture.pod("p", "an unhealthy device", shows("Unhealthy", Some("too hot"))).await;
+    driver.health.send_replace((health::HealthStatus::Healthy, String::new()));
+    fixture.pod("p", "a healthy device", shows("Healthy", None)).await;
+    std::fs::remove_file(fixture.config.root_dir.join("plugins_registry/gpu.example-reg.sock")).unwrap();
+    fixture.pod("p", "a device without its driver", shows("Unknown", None)).await;
+    std::fs::remove_file(&driver.socket).unwrap();
+    driver.register(&fixture.config.root_dir);
     fixture.delete_pod("p", 0);
     driver.called("unprepare ns/mine").await;
 }
@@ -501,6 +556,9 @@ async fn devices_are_reported_allocated_once_and_remembered() {
     fixture.create_pod("a", wants_gpu());
     fixture.pod("a", "the pod to run", running).await;
     plugin.called("start d2").await;
+    let healthy = json!([{"name": "example.com/gpu", "resources": [{"resourceID": "d2", "health": "Healthy"}]}]);
+    let status = fixture.pod("a", "the pod to run", running).await;
+    assert_eq!(status["containerStatuses"][0]["allocatedResourcesStatus"], healthy);
     let envs = fixture.cri.config("main").envs;
     assert!(envs.iter().any(|env| env.key == "DEVICES" && env.value == b"d2".as_slice()), "the preferred device");
 

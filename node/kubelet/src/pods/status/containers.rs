@@ -54,6 +54,9 @@ fn container_status(facts: &Facts<'_>, role: Role, container: &Container, old: &
         show_waiting(&mut status, &waiting.reason, &waiting.message);
     }
     set_started_and_ready(facts, role, container, &mut status);
+    if role == Role::Main {
+        status.allocated_resources_status = facts.device_health.get(&container.name).cloned();
+    }
     status
 }
 

@@ -10,7 +10,7 @@ mod terminations;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use corten_api::k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus, ResourceRequirements};
+use corten_api::k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus, ResourceRequirements, ResourceStatus};
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
 
@@ -31,6 +31,8 @@ pub struct Facts<'a> {
     pub memory: &'a Memory,
     /// The reason why the next start has not happened, by container name.
     pub waiting: &'a HashMap<String, Waiting>,
+    /// The health of the devices that main containers have, by container name.
+    pub device_health: &'a HashMap<String, Vec<ResourceStatus>>,
     pub host_ips: &'a [IpAddr],
     /// The scheme of container ids: `corten` in `corten://<id>`.
     pub runtime_name: &'a str,

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use corten_api::k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
+use corten_api::k8s_openapi::api::core::v1::{
+    ContainerState, ContainerStatus, Pod, PodStatus, ResourceHealth, ResourceStatus,
+};
 use expect_test::expect_file;
 use jiff::{SignedDuration, Timestamp};
 use testkit_fixture::script;
@@ -26,6 +28,7 @@ struct Scene {
     observed: Observed,
     memory: Memory,
     waiting: HashMap<String, Waiting>,
+    device_health: HashMap<String, Vec<ResourceStatus>>,
     ended: bool,
 }
 
@@ -36,6 +39,7 @@ impl Scene {
             observed: &self.observed,
             memory: &self.memory,
             waiting: &self.waiting,
+            device_health: &self.device_health,
             host_ips: &[IpAddr::from([192, 0, 2, 1])],
             runtime_name: "corten",
             ended: self.ended,
@@ -60,6 +64,11 @@ fn run(scene: &mut Scene, command: &str) -> String {
         "waiting" => {
             let waiting = Waiting { reason: words[1].into(), message: "why".into() };
             scene.waiting.insert(words[0].into(), waiting);
+        }
+        "device" => {
+            let health = ResourceHealth { resource_id: words[1].into(), health: Some(words[2].into()), message: None };
+            let status = ResourceStatus { name: "x.io/gpu".into(), resources: Some(vec![health]) };
+            scene.device_health.insert(words[0].into(), vec![status]);
         }
         "ended" => scene.ended = true,
         "plan" => return show_plan(&plan(&scene.pod, &scene.observed, &scene.memory, at(0))),
@@ -214,6 +223,11 @@ fn show_containers(status: &PodStatus) -> String {
             show_state(state.as_ref()),
             show_state(last_state.as_ref())
         );
+        for resource in container.allocated_resources_status.iter().flatten() {
+            let each = resource.resources.iter().flatten();
+            let each = each.map(|device| format!("{}={}", device.resource_id, device.health.as_deref().unwrap_or("-")));
+            let _ = writeln!(text, "  {}: {}", resource.name, each.collect::<Vec<_>>().join(" "));
+        }
     }
     text
 }

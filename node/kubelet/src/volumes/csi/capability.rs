@@ -82,6 +82,11 @@ impl Source {
         self.access_modes.iter().any(|mode| mode == "ReadWriteOncePod")
     }
 
+    /// Reports whether the driver is asked for a volume that has readers only.
+    fn is_for_readers(&self) -> bool {
+        self.access_modes.first().is_some_and(|mode| mode == "ReadOnlyMany")
+    }
+
     pub fn record(&self, node: &str) -> record::Record {
         record::Record {
             driver: self.driver.clone(),
@@ -168,7 +173,7 @@ pub fn check_mode(source: &Source, driver: Option<&CSIDriver>) -> Result<()> {
 pub fn gives_to_group(source: &Source, driver: Option<&CSIDriver>) -> bool {
     let policy = driver.and_then(|driver| driver.spec.fs_group_policy.as_deref());
     match policy.unwrap_or("ReadWriteOnceWithFSType") {
-        _ if source.read_only || source.block => false,
+        _ if source.read_only || source.block || source.is_for_readers() => false,
         "None" => false,
         "File" => true,
         _ if source.fs_type.is_empty() => false,
@@ -233,6 +238,7 @@ mod tests {
             ..Source::default()
         };
         let many = Source { access_modes: vec!["ReadWriteMany".into()], ..once.clone() };
+        let readers = Source { access_modes: vec!["ReadOnlyMany".into()], ..once.clone() };
         let bare = Source { fs_type: String::new(), ..once.clone() };
         let read_only = Source { read_only: true, ..once.clone() };
         for (policy, source, expected) in [
@@ -242,6 +248,7 @@ mod tests {
             (None, &read_only, false),
             (Some("File"), &many, true),
             (Some("File"), &read_only, false),
+            (Some("File"), &readers, false),
             (Some("None"), &once, false),
         ] {
             let driver = policy.map(|policy| driver(json!({"fsGroupPolicy": policy})));

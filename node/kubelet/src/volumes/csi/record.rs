@@ -69,7 +69,7 @@ impl Record {
         }
         let path = directory.join(FILE);
         let text = serde_json::to_vec(&data).unwrap_or_default();
-        fs::write(&path, text).map_err(Error::file("write", &path))
+        corten_durable::write(&path, &text, 0o600).map_err(Error::file("write", &path))
     }
 
     /// Removes the record; the driver must have emptied the target before.
@@ -79,7 +79,7 @@ impl Record {
         gone.or_else(absent).map_err(Error::file("remove", &target))?;
         let directory = self.directory(pod_dir);
         let file = directory.join(FILE);
-        fs::remove_file(&file).or_else(absent).map_err(Error::file("remove", &file))?;
+        corten_durable::remove(&file).map_err(Error::file("remove", &file))?;
         fs::remove_dir(&directory).or_else(absent).map_err(Error::file("remove", &directory))
     }
 
@@ -119,7 +119,8 @@ pub fn write_staged(record: &Record, staging: &Path) -> Result<()> {
     let data = BTreeMap::from([("driverName", &record.driver), ("volumeHandle", &record.handle)]);
     let path = directory.join(FILE);
     fs::create_dir_all(staging).map_err(Error::file("create", staging))?;
-    fs::write(&path, serde_json::to_vec(&data).unwrap_or_default()).map_err(Error::file("write", &path))
+    let text = serde_json::to_vec(&data).unwrap_or_default();
+    corten_durable::write(&path, &text, 0o600).map_err(Error::file("write", &path))
 }
 
 /// Returns the volumes that are staged or were about to be.
@@ -136,7 +137,7 @@ pub fn staged(root: &Path) -> Vec<Record> {
 pub fn remove_staged(record: &Record, staging: &Path) -> Result<()> {
     let parent = staging.parent().unwrap_or(staging);
     let file = if record.block { staging.join(FILE) } else { parent.join(FILE) };
-    fs::remove_file(&file).or_else(absent).map_err(Error::file("remove", &file))?;
+    corten_durable::remove(&file).map_err(Error::file("remove", &file))?;
     fs::remove_dir(staging).or_else(absent).map_err(Error::file("remove", staging))?;
     if !record.block {
         fs::remove_dir(parent).or_else(absent).map_err(Error::file("remove", parent))?;
