@@ -1,6 +1,7 @@
 //! The command line of backups: `corten backup`, `corten restore`, and the flags of scheduled backups.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -37,6 +38,10 @@ pub struct Recover {
     /// The etcd binary; defaults to that of the last run, or to the first `etcd` in PATH.
     #[arg(long, value_name = "FILE")]
     pub etcd_binary: Option<PathBuf>,
+    /// Let this server join the one that went on alone, at its address: for servers that all have other addresses now.
+    /// Without this flag, a server that is started again looks for the others where they were.
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "etcd_binary")]
+    pub join: Option<IpAddr>,
 }
 
 #[derive(Debug, Clone, Args)]

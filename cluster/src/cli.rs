@@ -12,7 +12,7 @@ use crate::backup_cli::{BackupOptions, Keep};
 use crate::bench_cli::Bench;
 use crate::certificate_cli::{Ca, Certificate, EncryptionKey, NodeCommand, ServiceAccountKey};
 use crate::certificate_options::CertificateOptions;
-use crate::cloud_options::CloudOptions;
+use crate::cloud_options::{CloudOptions, EbsDriver};
 use crate::edge_options::{Edge, EdgeOptions};
 use crate::kubelet_options::KubeletOptions;
 use crate::log_file::LogOptions;
@@ -120,6 +120,8 @@ pub enum Command {
     ControllerManager(ControllerManager),
     /// Run the controllers of a cloud alone: nodes, load balancers and routes.
     CloudControllerManager(CloudControllerManager),
+    /// Run the CSI driver of EBS volumes alone, for upstream's sidecars and kubelets.
+    EbsDriver(EbsDriver),
     /// Run the scheduler alone.
     Scheduler(Scheduler),
     /// Run the kubelet alone, against any CRI v1 runtime.

@@ -1,4 +1,4 @@
-//! The flags of the cloud controller manager: alone, and in the process of a server.
+//! The flags of the cloud controller manager, alone and in the process of a server, and of the EBS driver alone.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -27,6 +27,10 @@ pub struct CloudOptions {
     #[arg(long, default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_name = "BOOL")]
     pub configure_cloud_routes: bool,
+    /// Serve the volumes of the cloud: those of EBS with AWS. Without it, AWS's own driver can be installed.
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_name = "BOOL")]
+    pub cloud_volumes: bool,
 }
 
 impl Default for CloudOptions {
@@ -35,6 +39,7 @@ impl Default for CloudOptions {
             cloud_config: None,
             cluster_name: DEFAULT_CLUSTER_NAME.to_owned(),
             configure_cloud_routes: false,
+            cloud_volumes: true,
         }
     }
 }
@@ -49,6 +54,7 @@ impl CloudOptions {
         }
         list.extend(["--cluster-name".into(), self.cluster_name.clone().into()]);
         list.push(format!("--configure-cloud-routes={}", self.configure_cloud_routes).into());
+        list.push(format!("--cloud-volumes={}", self.cloud_volumes).into());
         list
     }
 
@@ -62,6 +68,42 @@ impl CloudOptions {
             variable: Box::new(|name| std::env::var(name).ok().filter(|value| !value.is_empty())),
         })
     }
+}
+
+/// The halves of the EBS driver that a process serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum EbsMode {
+    /// The controller's half, which calls EC2.
+    Controller,
+    /// The node's half, which mounts.
+    Node,
+    /// Both halves.
+    All,
+}
+
+/// The CSI driver of EBS volumes alone.
+#[derive(Debug, Clone, Args)]
+pub struct EbsDriver {
+    /// The halves to serve.
+    #[arg(long, value_enum, default_value = "all", value_name = "MODE")]
+    pub mode: EbsMode,
+    /// The unix socket of the CSI services.
+    #[arg(long, default_value = "unix:///var/lib/kubelet/plugins/ebs.csi.aws.com/csi.sock", value_name = "URL")]
+    pub endpoint: String,
+    /// The socket by which the kubelet finds the driver; none if another program registers it.
+    #[arg(long, value_name = "FILE")]
+    pub registration_socket: Option<PathBuf>,
+    /// The most volumes of this node, instead of those that follow from its type.
+    #[arg(long, value_name = "NUMBER")]
+    pub volume_attach_limit: Option<u32>,
+    /// The directory with the kernel's view of devices.
+    #[arg(long, default_value = "/sys", value_name = "DIRECTORY", hide = true)]
+    pub sys_root: PathBuf,
+    /// The directory of device nodes.
+    #[arg(long, default_value = "/dev", value_name = "DIRECTORY", hide = true)]
+    pub dev_root: PathBuf,
+    #[command(flatten)]
+    pub cloud: CloudOptions,
 }
 
 /// The cloud of a server: its provider and its flags.

@@ -371,7 +371,7 @@ fn node_addresses(flag: &[IpAddr], cluster_cidr: &str, nodes: Option<u8>) -> Res
     let known = |ipv4: bool| {
         let here = || among_nodes.iter().copied().find(|address| address.is_ipv4() == ipv4);
         let here = || nodes.filter(|nodes| *nodes > 1).and_then(|_| here());
-        routed_address(ipv4).or_else(|| linked_address(ipv4, addresses_of_links())).or_else(here)
+        machine_address(ipv4).or_else(here)
     };
     let found: Vec<IpAddr> = ranges.iter().filter_map(|(range, _)| known(range.is_ipv4())).collect();
     match (found.is_empty(), nodes) {
@@ -381,6 +381,11 @@ fn node_addresses(flag: &[IpAddr], cluster_cidr: &str, nodes: Option<u8>) -> Res
             bail!("this machine has no address of the cluster's IP families ({cluster_cidr}); set one by --node-ip")
         }
     }
+}
+
+/// Returns this machine's address for other machines in an IP family.
+pub fn machine_address(ipv4: bool) -> Option<IpAddr> {
+    routed_address(ipv4).or_else(|| linked_address(ipv4, addresses_of_links()))
 }
 
 /// Returns the source address of the default route. Connecting a datagram socket sends nothing; the kernel only

@@ -5,11 +5,13 @@
 
 mod access_options;
 mod addresses;
+mod answers;
 mod api_servers;
 mod backup;
 mod backup_cli;
 mod bench;
 mod bench_cli;
+mod broken_output;
 mod certificate_cli;
 mod certificate_options;
 mod cli;

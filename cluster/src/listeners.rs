@@ -6,6 +6,7 @@ use crate::cli::{DEFAULT_KUBELET_PORT, DEFAULT_PORT};
 use crate::components::cloud;
 use crate::components::control::{MANAGER_PORT, SCHEDULER_PORT};
 use crate::components::node_dns::{DNS_BESIDE_PLUGINS, DNS_METRICS};
+use crate::components::storage::REPLICA_PORT;
 
 /// One listener of a node.
 #[derive(Debug)]
@@ -103,7 +104,7 @@ fn several_servers() -> [Listener; 4] {
     ]
 }
 
-fn kubelet_and_runtime() -> [Listener; 3] {
+fn kubelet_and_runtime() -> [Listener; 4] {
     [
         Listener {
             name: "kubelet",
@@ -125,6 +126,13 @@ fn kubelet_and_runtime() -> [Listener; 3] {
             port: None,
             place: "127.0.0.1, a port of the system's choice",
             clients: "A client with the token in the URL, which the kubelet gets over the runtime's socket.",
+        },
+        Listener {
+            name: "copies of volumes",
+            transport: "TCP",
+            port: Some(REPLICA_PORT),
+            place: "the node's address, or a port of the system's choice where it is taken; only with a volume that has a copy on another node",
+            clients: "The storage component of the node with the copy, over TLS, by its certificate.",
         },
     ]
 }

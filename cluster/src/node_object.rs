@@ -5,6 +5,10 @@ use corten_meta::Value;
 /// The label and the taint of the nodes that run the control plane.
 pub const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 
+/// The label of the nodes of servers, whose addresses are those of the API. Kubelets may not set it, and no user needs to
+/// remove it, unlike the label of the role.
+pub const SERVER: &str = "node-restriction.kubernetes.io/corten-server";
+
 /// Reports whether the Node's condition Ready is True.
 pub fn is_ready(node: &Value) -> bool {
     let conditions = node.pointer("/status/conditions").and_then(Value::as_array);

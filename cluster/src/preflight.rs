@@ -128,7 +128,7 @@ fn is_ours(directories: &Directories) -> Result<()> {
                 directories.data.display()
             );
             room(directories)?;
-            std::fs::write(&format_file, format!("{DATA_FORMAT}\n"))
+            corten_durable::write(&format_file, format!("{DATA_FORMAT}\n").as_bytes(), 0o644)
                 .with_context(|| format!("cannot write {}", format_file.display()))?;
         }
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", format_file.display())),

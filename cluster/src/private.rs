@@ -5,7 +5,6 @@
 //! start. Must never: create something readable and restrict it afterwards.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
-use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
@@ -83,22 +82,16 @@ pub fn append(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Writes a file that only this user can read, atomically.
+/// Writes a file that only this user can read, whole or not at all. It is on the disk when this returns.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    write_and_rename(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+    write_durably(path, bytes).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn write_and_rename(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+fn write_durably(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     if let Some(parent) = path.parent() {
         DirBuilder::new().recursive(true).mode(DIRECTORY).create(parent)?;
     }
-    let temporary = path.with_extension("new");
-    // A file with this name may be the rest of an interrupted write, or a link that another user made.
-    let _ = std::fs::remove_file(&temporary);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(FILE).open(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)
+    corten_durable::write(path, bytes, FILE)
 }
 
 /// Removes the mode bits beyond `wanted`.
@@ -112,6 +105,8 @@ fn close(path: &Path, mode: u32, wanted: u32) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     fn mode(path: &Path) -> u32 {
@@ -141,14 +136,10 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_the_way_of_a_write_is_not_followed() {
+    fn a_written_file_is_private() {
         let dir = tempfile::tempdir().unwrap();
-        let victim = dir.path().join("victim");
-        std::fs::write(&victim, "whole").unwrap();
-        std::os::unix::fs::symlink(&victim, dir.path().join("key.new")).unwrap();
-        write(&dir.path().join("key.pem"), b"secret").unwrap();
-        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "whole");
-        assert_eq!(mode(&dir.path().join("key.pem")), 0o600);
+        write(&dir.path().join("pki/key.pem"), b"secret").unwrap();
+        assert_eq!((mode(&dir.path().join("pki")), mode(&dir.path().join("pki/key.pem"))), (0o700, 0o600));
     }
 
     #[test]

@@ -28,6 +28,9 @@ fn the_console_has_no_power_but_its_users() {
     requests_pass_with_the_token_alone(&console, &token);
     other_hosts_are_refused(&console);
     objects_are_explained(&console, &token);
+    the_api_server_answers_questions_with_the_rights_of_its_users(&cluster);
+    a_question_needs_no_more_rights_than_its_object(&cluster);
+    hostile_questions_are_refused(&cluster);
     commands_run_over_a_websocket(&console, &token);
     a_browser_uses_it(&cluster);
 }
@@ -146,6 +149,62 @@ fn objects_are_explained(console: &Console<'_>, token: &str) {
     assert!(explained.contains("corten image import"), "{explained}");
     let (status, _) = console.send(&head.replace(token, "no"), "");
     assert_ne!(status, 200, "a wrong token explains nothing");
+    let (status, answer) = console.send(&head.replace("/console/why", "/console/trace"), "");
+    assert!(status == 200 && answer.contains("Deployment/broken"), "{answer}");
+}
+
+fn the_api_server_answers_questions_with_the_rights_of_its_users(cluster: &Cluster) {
+    let path =
+        |question: &str| format!("/console/{question}?group=apps&resource=deployments&namespace=default&name=broken");
+    let explained = cluster.kubectl(&["get", "--raw", &path("why")]);
+    assert!(explained.contains("The image nowhere.invalid/none:1 of container none is not there."), "{explained}");
+    let traced: Value = serde_json::from_str(&cluster.kubectl(&["get", "--raw", &path("trace")])).expect("JSON");
+    let steps = traced["steps"].as_array().expect("steps");
+    let has = |component: &str, kind: &str| {
+        let is_step = |step: &&Value| {
+            step["component"] == component && step["object"].as_str().is_some_and(|object| object.starts_with(kind))
+        };
+        steps.iter().any(|step| is_step(&step))
+    };
+    assert!(has("client", "Deployment/broken"), "{traced}");
+    assert!(has("controllers", "ReplicaSet/broken-") && has("scheduler", "Pod/broken-"), "{traced}");
+    for question in ["why", "trace"] {
+        let stranger = ["get", "--raw", &path(question), "--as", "stranger"];
+        let refused = cluster.kubectl_fails(&stranger);
+        assert!(!refused.contains("nowhere.invalid"), "{refused}");
+        assert!(refused.contains("forbidden"), "{refused}");
+        let anonymous = ["--as", "system:anonymous", "--as-group", "system:unauthenticated"];
+        let refused = cluster.kubectl_fails(&[&["get", "--raw", &path(question)][..], &anonymous].concat());
+        assert!(refused.contains("You must be logged in"), "{refused}");
+    }
+}
+
+/// A user of a namespace may not read nodes, which the scheduler's plugins need; the rest of the answer is there.
+fn a_question_needs_no_more_rights_than_its_object(cluster: &Cluster) {
+    cluster.kubectl(&[
+        "run",
+        "homeless",
+        "--image",
+        IMAGE,
+        "--overrides",
+        r#"{"spec":{"nodeSelector":{"no":"where"}}}"#,
+    ]);
+    cluster.kubectl_wait(&["wait", "--for=condition=PodScheduled=false", "pod/homeless"]);
+    cluster.kubectl(&["create", "rolebinding", "guest", "--clusterrole", "view", "--user", "guest"]);
+    let path = "/console/why?group=&resource=pods&namespace=default&name=homeless";
+    let explained = cluster.kubectl(&["get", "--raw", path, "--as", "guest"]);
+    assert!(explained.contains("No node takes it.") && explained.contains("is forbidden"), "{explained}");
+}
+
+/// A name of a query is a name and nothing else: no path, and no request of another kind.
+fn hostile_questions_are_refused(cluster: &Cluster) {
+    for name in ["..%2F..%2Fsecrets", "homeless%2Flog", "%2e%2e"] {
+        for question in ["why", "trace"] {
+            let path = format!("/console/{question}?group=&resource=pods&namespace=default&name={name}");
+            let refused = cluster.kubectl_fails(&["get", "--raw", &path]);
+            assert!(refused.contains("is not a name"), "{question} {name}: {refused}");
+        }
+    }
 }
 
 fn commands_run_over_a_websocket(console: &Console<'_>, token: &str) {

@@ -3,16 +3,14 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Error, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::Stdio;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use testkit::cluster::Cluster;
-use testkit::machine::{ADDRESS, Machine};
+use testkit::machine::ADDRESS;
 use testkit::{tools, wait};
 
 const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
@@ -51,17 +49,17 @@ fn no_request_fails_while_the_server_is_killed_and_while_its_binary_is_exchanged
         // Also when an assertion fails: the scope waits for the clients.
         let _stopped = Stop(&traffic.is_stopped);
         traffic.goes_on("at first");
-        let first = proxies(&cluster.machine);
+        let first = cluster.proxies();
         assert_eq!(first.len(), 1, "{first:?}");
 
         cluster.kill_hard();
         traffic.goes_on("without a server");
         cluster.start(&[]);
         traffic.goes_on("with the next server");
-        assert_eq!(proxies(&cluster.machine), first, "the proxy was kept");
+        assert_eq!(cluster.proxies(), first, "the proxy was kept");
 
-        exchange_binary(&cluster);
-        let both = wait::until("a proxy of the other binary", wait::BOUND, || match proxies(&cluster.machine) {
+        cluster.exchange_binary();
+        let both = wait::until("a proxy of the other binary", wait::BOUND, || match cluster.proxies() {
             both if both.len() == 2 => Ok(both),
             others => Err(format!("{others:?}")),
         });
@@ -74,7 +72,7 @@ fn no_request_fails_while_the_server_is_killed_and_while_its_binary_is_exchanged
         traffic.goes_on("with another binary");
         traffic.is_websocket_stopped.store(true, Ordering::SeqCst);
         wait::until("the end of the first proxy with its last connection", wait::BOUND, || {
-            let left = proxies(&cluster.machine);
+            let left = cluster.proxies();
             if left.len() == 1 && left.keys().all(|pid| both.contains_key(pid) && !first.contains_key(pid)) {
                 return Ok(());
             }
@@ -124,41 +122,8 @@ spec:
     )
 }
 
-/// Stops the server as a service manager does, and starts another file of the same program on its data.
-fn exchange_binary(cluster: &Cluster) {
-    let pid = cluster.server_pid();
-    let kill = |signal: &str| {
-        let killed =
-            cluster.machine.command(&tools::busybox()).args(["kill", signal, &pid]).stderr(Stdio::null()).status();
-        killed.unwrap().success()
-    };
-    assert!(kill("-TERM"), "the server runs");
-    wait::until("the server's end", wait::BOUND, || if kill("-0") { Err("alive".into()) } else { Ok(()) });
-    let other = cluster.scratch().join("corten-of-another-build");
-    std::fs::copy(CORTEN, &other).unwrap();
-    let started = cluster
-        .machine
-        .command(&other)
-        .args(["up", "--timeout", "600", "--data-dir"])
-        .arg(cluster.data_dir())
-        .env("HOME", cluster.scratch())
-        .env_remove("KUBECONFIG")
-        .output()
-        .unwrap();
-    assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
-}
-
 fn log(cluster: &Cluster) -> String {
     std::fs::read_to_string(cluster.data_dir().join("corten.log")).unwrap_or_default()
-}
-
-/// Returns the proxies by their process ids.
-fn proxies(machine: &Machine) -> BTreeMap<String, String> {
-    let processes = machine.command(&tools::busybox()).args(["ps", "-o", "pid,args"]).output().unwrap();
-    let processes = String::from_utf8_lossy(&processes.stdout).into_owned();
-    let proxies = processes.lines().filter(|line| line.contains("edge --controller=false"));
-    let fields = proxies.filter_map(|line| line.trim().split_once(' '));
-    fields.map(|(pid, arguments)| (pid.to_owned(), arguments.to_owned())).collect()
 }
 
 /// The requests of all clients.

@@ -2,38 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::fs::File;
-use std::process::Child;
-
+use testkit::agent::Agent;
 use testkit::cluster::{Cluster, IMAGE};
 use testkit::{machine, tools, wait};
 
 const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
 const SECOND: &str = "10.88.0.3";
-
-/// An agent that ends with the test.
-struct Agent(Child);
-
-impl Agent {
-    fn start(on: &Cluster, arguments: &[&str]) -> Agent {
-        let log = File::options().create(true).append(true).open(on.scratch().join("agent.log")).unwrap();
-        let mut command = on.corten_command(arguments);
-        command.stdout(log.try_clone().unwrap()).stderr(log);
-        Agent(command.spawn().unwrap())
-    }
-
-    fn stop(mut self, on: &Cluster) {
-        on.corten(&["down"]);
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+const TOKEN: &str = "abcdef.0123456789abcdef";
 
 fn web(node: &str) -> String {
     format!(
@@ -69,11 +44,18 @@ fn a_machine_joins_by_a_token_and_comes_back_without_one() {
     let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && printed.contains("not the one that was pinned"), "{printed}");
 
-    let named = [&words[..], &["--node-name", "second"]].concat();
+    // A machine may have its token before the cluster knows it.
+    let mut named = [&words[..], &["--node-name", "second"]].concat();
+    let position = named.iter().position(|word| *word == "--token").unwrap() + 1;
+    named[position] = TOKEN;
     let agent = Agent::start(&second, &named);
+    wait::until("the agent waits for its token", wait::BOUND, || {
+        let log = std::fs::read_to_string(second.agent_log()).unwrap();
+        if log.contains("does not know the token") { Ok(()) } else { Err(log) }
+    });
+    first.corten(&["token", "create", TOKEN]);
     first.kubectl_until(&["get", "nodes"], |text| text.matches(" Ready ").count() == 2);
-    let token = words[words.iter().position(|word| *word == "--token").unwrap() + 1];
-    assert!(!second.machine.processes().join("\n").contains(token), "the token is in the process list");
+    assert!(!second.machine.processes().join("\n").contains(TOKEN), "the token is in the process list");
     let archive = testkit::image::busybox_archive(second.scratch(), IMAGE);
     second.corten(&["image", "import", &archive.to_string_lossy()]);
     first.apply(&web("first"));

@@ -29,6 +29,7 @@ const KNOWN: &[(&str, &str)] = &[
         "4cac8143474d1249b19f7b0e80b8d0daaa6dfdaa8bd514bc468d38d4a108099f",
     ),
     ("crun_1.8.1-1+deb12u1_amd64.deb", "34bdcf1a097ec34da2e7b77b65fa351134702af775174af22555b16421709c51"),
+    ("etcd-server_3.5.16-4_amd64.deb", "0875921bb0d023f2af9b8e15cdfbe417a03e65731345fb832c40f9c2dd72967b"),
     ("iptables_1.8.9-2_amd64.deb", "2928d3ca6ca8a3dc3f423f6752822b1f3614a5ba609ff7806bcba4449ffe90e1"),
     ("kubectl_1.32.3+ds-2_amd64.deb", "9825aaf4c14913027aae04af8688e580459f781c829bd5de00cc4dc2cc5a867f"),
     ("libinih1_55-1_amd64.deb", "1286ddab2ef1050389e585ad3bfd0a0d9bdd26475003a33b4eec884bccd50477"),

@@ -19,6 +19,7 @@ const BENCHES: &[&str] = &[
     "overlay",
     "answers",
     "proxies",
+    "routes",
     "cluster",
     "node",
     "api",

@@ -1,5 +1,5 @@
-//! The project's own commands: `cargo xtask check | test | conformance | compare | images | faults | swap | fuzz | bench |
-//! dist | reference | sbom | tidy | schema | vm`.
+//! The project's own commands: `cargo xtask check | test | conformance | compare | images | faults | seeds | swap | fuzz |
+//! bench | dist | reference | sbom | tidy | schema | vm`.
 //!
 //! Every command that the README asks a contributor to run is here, so that a fresh machine needs only Rust, gcc and
 //! root.
@@ -21,6 +21,7 @@ mod packages;
 mod presence;
 mod sbom;
 mod schema;
+mod seeds;
 mod swap;
 mod testing;
 mod tidy;
@@ -49,6 +50,8 @@ const USAGE: &str = "usage: cargo xtask <command>
   dist [--programs DIR] [--output DIR]     a release: archive, Debian package, OCI image, bill of materials, sums
   faults [--churn] [--minutes N] [--seed N] [--rate N]     servers over etcd under load and faults, and a checker; with
                         --churn up to seven servers join and leave
+  seeds [--count N] [--first SEED] [--mutations]     the whole control plane in simulation, once for each seed; with
+                        --mutations, faults that are put into the code must be found
   swap [--upstream DIR] [--corten BINARY] [--only N]     clusters in which one part is upstream's, or all but one
   fuzz [TARGET] [--minutes N]     feeds mutated bytes to every decoder, guided by coverage, for an hour or N minutes
   sbom [FILE]           writes what the binary is made of, as CycloneDX, to target/sbom.cdx.json or FILE
@@ -82,6 +85,7 @@ fn run(arguments: Vec<String>) -> Result<()> {
         ["bench-etcd", flags @ ..] => bench_etcd::run(flags),
         ["dist", words @ ..] => dist::run(&root(), words),
         ["faults", words @ ..] => faults::run(&root(), words),
+        ["seeds", words @ ..] => seeds::run(&root(), words),
         ["swap", words @ ..] => swap::run(&root(), words),
         ["fuzz", words @ ..] => fuzz::run(&root(), words),
         ["sbom"] => sbom::write(&root(), &root().join("target/sbom.cdx.json")),
@@ -145,9 +149,9 @@ pub fn cargo_command(arguments: &[&str]) -> Result<Command> {
     for name in own.filter(|name| is_own_variable(&name.to_string_lossy())) {
         command.env_remove(name);
     }
-    // Nodes look for mkfs.xfs by PATH; one of the host's comes first.
+    // Nodes look for mkfs.xfs by PATH, and servers for etcd; one of the host's comes first.
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let path = std::env::split_paths(&path).chain([tools::programs(&root())]);
+    let path = std::env::split_paths(&path).chain(tools::programs(&root()));
     command.env("PATH", std::env::join_paths(path)?);
     // A build for a single use needs no incremental data, which is a third of it.
     if std::env::var_os("CI").is_some() {

@@ -1,4 +1,4 @@
-//! The tools that the tests need beyond Rust, gcc and root: kubectl, a static busybox, iptables, the reference CNI
+//! The tools that the tests need beyond Rust, gcc and root: kubectl, a static busybox, etcd, iptables, the reference CNI
 //! plugins, runc, crun and mkfs.xfs, fetched from the distribution's own package archive into `target/tools`, each compared with
 //! its digest (`archive`). Nothing is installed into the system.
 
@@ -11,7 +11,7 @@ use crate::archive::Archive;
 
 /// The oldest kubectl that the tests support.
 const LEAST_KUBECTL_MINOR: u32 = 32;
-/// A Debian release whose kubectl is new enough, for hosts whose own is not.
+/// A Debian release whose kubectl and etcd are new enough, for hosts whose own are not.
 const NEWER_RELEASE: &str = "trixie";
 
 pub fn is_root() -> bool {
@@ -32,6 +32,7 @@ pub fn ensure_all(root: &Path) -> Result<()> {
     std::fs::create_dir_all(&dir)?;
     busybox(&dir).context("busybox-static, which test images are made of")?;
     kubectl(&dir).context("kubectl, which the tests drive clusters with")?;
+    etcd(&dir).context("etcd, which several servers keep their objects in")?;
     iptables(&dir).context("iptables, which one mode of the proxy uses")?;
     cni_plugins(&dir).context("containernetworking-plugins, which chains of plugins are tried with")?;
     oci_runtimes(&dir).context("runc and crun, which containers of other handlers are run by")?;
@@ -39,9 +40,9 @@ pub fn ensure_all(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the directory of the programs that tests find by PATH.
-pub fn programs(root: &Path) -> PathBuf {
-    root.join("target/tools/xfsprogs")
+/// Returns the directories of the programs that tests find by PATH.
+pub fn programs(root: &Path) -> [PathBuf; 2] {
+    ["xfsprogs", "etcd"].map(|name| root.join("target/tools").join(name))
 }
 
 /// Brings the kubectl that reads kubeconfig files.
@@ -73,6 +74,19 @@ mountpoint -q /sys/fs/cgroup/unified || exec "$d/crun.bin" "$@"
 exec unshare --mount --propagation unchanged sh -c '
     mount --make-private /sys/fs/cgroup/unified && umount /sys/fs/cgroup/unified; exec "$d/crun.bin" "$@"' crun "$@"
 "#;
+
+/// Installs etcd.
+fn etcd(dir: &Path) -> Result<()> {
+    let tools = dir.join("etcd");
+    let tool = tools.join("etcd");
+    if tool.exists() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(&tools)?;
+    let package = Archive::of_release(dir, NEWER_RELEASE)?.download("etcd-server")?;
+    std::fs::copy(unpack(&package, dir)?.join("usr/bin/etcd"), &tool)?;
+    Ok(())
+}
 
 /// Installs runc and crun. The libraries that crun needs beyond every Debian's are beside it, and a script sets their
 /// path.

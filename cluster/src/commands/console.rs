@@ -12,17 +12,15 @@ use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::ServiceAccount;
 use corten_api::k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use corten_client::{Client, HttpsConfig, Kubeconfig};
-use corten_console::{Explained, Explainer, Gateway};
+use corten_console::{Explainer, Gateway, Question};
 use corten_meta::Value;
-use corten_why::{Subject, find_resource};
 use futures::future::BoxFuture;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::why;
-use crate::kubeconfig;
 use crate::user_cli::Console;
+use crate::{answers, kubeconfig};
 
 const NAMESPACE: &str = "kube-system";
 const ACCOUNT: &str = "corten-console";
@@ -36,7 +34,7 @@ pub async fn run(flags: &Console) -> Result<()> {
     let config = config.https_config(flags.context.as_deref()).with_context(|| path.display().to_string())?;
     let token = token(&config, flags.service_account.as_deref()).await?;
     let shutdown = CancellationToken::new();
-    let explainer = Arc::new(Plugins { config: config.clone() });
+    let explainer = Arc::new(Answers { config: config.clone() });
     let gateway = Arc::new(Gateway::new(&config, explainer, shutdown.clone()).await?);
     let listener = listen(flags.port).await?;
     let address = listener.local_addr()?;
@@ -55,13 +53,13 @@ pub async fn run(flags: &Console) -> Result<()> {
     Ok(())
 }
 
-/// Explains objects with the token of the page's user.
-struct Plugins {
+/// Answers questions with the token of the page's user.
+struct Answers {
     config: HttpsConfig,
 }
 
-impl Explainer for Plugins {
-    fn explain(&self, token: String, object: Explained) -> BoxFuture<'static, Result<Value, String>> {
+impl Explainer for Answers {
+    fn answer(&self, token: String, question: Question) -> BoxFuture<'static, Result<Value, String>> {
         let config = HttpsConfig {
             client_certificate: None,
             client_key: None,
@@ -69,20 +67,11 @@ impl Explainer for Plugins {
             token_file: None,
             ..self.config.clone()
         };
-        Box::pin(async move { findings(config, object).await.map_err(|error| format!("{error:#}")) })
+        Box::pin(async move {
+            let client = Client::https(config).map_err(|error| error.to_string())?;
+            answers::answer(client, question).await.map_err(|error| format!("{error:#}"))
+        })
     }
-}
-
-async fn findings(config: HttpsConfig, object: Explained) -> Result<Value> {
-    let client = Client::https(config)?;
-    let name = match object.group.as_str() {
-        "" => object.plural.clone(),
-        group => format!("{}.{group}", object.plural),
-    };
-    let resource = find_resource(&client, &name).await?.with_context(|| format!("the server has no {name}"))?;
-    let subject = Subject { resource, namespace: object.namespace, name: object.name };
-    let scheduler = crate::config::scheduler(None)?;
-    Ok(serde_json::to_value(why::explain(client, scheduler, &subject).await?)?)
 }
 
 /// Returns the token to sign in with.

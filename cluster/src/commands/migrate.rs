@@ -2,13 +2,13 @@
 //!
 //! All ways only read the old store, so it stays complete whenever this is interrupted. The new one appears complete or
 //! not at all: a snapshot is renamed once it is synced, and so is the directory of an embedded store; a running etcd has
-//! a marker until everything is there. The API of etcd cannot set revisions, hence the way that keeps them is a snapshot
+//! a marker until everything is there and the old server has stopped. The API of etcd cannot set revisions, hence the way that keeps them is a snapshot
 //! that etcdutl restores; in a running etcd they are raised, and clients list again.
 
 use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use corten_store::etcd::{self, Etcd};
@@ -66,8 +66,8 @@ async fn into_etcd(directories: &Directories, target: &dyn Store) -> Result<()> 
     let store = directories.data.join("store");
     ensure!(store.join("FORMAT").exists(), "there is no embedded store in {}", store.display());
     let source = Embedded::open(Config::new(&store)).context("the store cannot be opened")?;
-    let moved = Transfer::begin(target, PREFIX).await?.copy(&*source).await?;
-    report(&moved);
+    let copied = Transfer::begin(target, PREFIX).await?.copy(&*source).await?;
+    report(&copied.complete().await?);
     println!("start the server with --etcd-servers; the embedded store is unchanged");
     Ok(())
 }
@@ -85,31 +85,48 @@ async fn from_running(directories: &Directories, server: i32, target: &dyn Store
     source.set_writable(false).await?;
     println!("the cluster serves reads, and takes no writes");
     let work = async {
-        report(&transfer.copy(&*source).await?);
-        println!("stop this server, and start it with --etcd-servers; this command waits until it has stopped");
+        let copied = transfer.copy(&*source).await?;
+        report(&copied.transferred);
+        println!("stop this server; this command waits until it has stopped, and completes the move");
         while instance::running(directories)? == Some(server) {
             tokio::time::sleep(POLL).await;
         }
-        Ok(())
+        Ok(copied)
     };
     let ended = tokio::select! {
-        moved = work => moved,
-        error = stay_frozen(&source) => Err(error),
+        copied = work => copied,
+        error = stay_frozen(&source, directories, server) => Err(error),
         _ = tokio::signal::ctrl_c() => Err(anyhow!("interrupted")),
     };
-    if ended.is_err() && instance::running(directories)? == Some(server) {
-        source.set_writable(true).await.context("the cluster takes writes again in half a minute")?;
-        println!("the cluster takes writes again, which etcd does not have");
+    match ended {
+        Ok(copied) => {
+            copied.complete().await?;
+            println!("the move is complete; start the server with --etcd-servers");
+            Ok(())
+        }
+        Err(error) => {
+            if instance::running(directories)? == Some(server) {
+                source.set_writable(true).await.context("the cluster takes writes again in half a minute")?;
+                println!("the cluster takes writes again, which etcd does not have");
+            }
+            Err(error)
+        }
     }
-    ended
 }
 
-/// Keeps the server's store frozen; returns the error if that fails.
-async fn stay_frozen(source: &Etcd) -> anyhow::Error {
+/// Keeps the server's store frozen while the server runs; returns the error if that fails.
+async fn stay_frozen(source: &Etcd, directories: &Directories, server: i32) -> anyhow::Error {
+    let mut frozen = Instant::now();
     loop {
-        tokio::time::sleep(FREEZE_AGAIN).await;
-        if let Err(error) = source.set_writable(false).await {
-            return anyhow!(error).context("the server's store could not be kept from writes");
+        tokio::time::sleep(FREEZE_AGAIN.saturating_sub(frozen.elapsed()).max(POLL)).await;
+        match source.set_writable(false).await {
+            Ok(()) => frozen = Instant::now(),
+            // A server that stops no longer answers, and the last freeze holds on.
+            Err(_) if frozen.elapsed() < FREEZE_AGAIN * 2 => {}
+            Err(error) => match instance::running(directories) {
+                Ok(running) if running != Some(server) => std::future::pending().await,
+                _ => return anyhow!(error).context("the server's store could not be kept from writes"),
+            },
         }
     }
 }
@@ -143,9 +160,7 @@ fn write_snapshot(contents: &Contents, path: &Path) -> Result<()> {
     let name = "corten".to_owned();
     let member = Member { id: 1, name, peer_urls: Vec::new(), client_urls: Vec::new(), applied: contents.revision };
     snapshot::save(contents, &member, &file).and_then(|_| file.sync_all()).with_context(failed)?;
-    fs::rename(&unfinished, path).with_context(failed)?;
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(parent).and_then(|parent| parent.sync_all()).with_context(failed)
+    corten_durable::rename(&unfinished, path).with_context(failed)
 }
 
 fn unfinished(path: &Path) -> PathBuf {

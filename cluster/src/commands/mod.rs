@@ -47,8 +47,8 @@ use crate::progress::Progress;
 use crate::store_cli::{Etcd, Store};
 use crate::user_cli::Ingress;
 use crate::{
-    addresses, bench, components, config_file, instance, join, log_file, membership, preflight, restored, secrets,
-    supervision,
+    addresses, bench, broken_output, components, config_file, instance, join, log_file, membership, preflight,
+    restored, secrets, supervision,
 };
 
 /// Runs one command until it is done.
@@ -79,7 +79,7 @@ pub fn run(cli: Cli) -> Result<()> {
             | Command::EncryptionKey(_)
             | Command::Node(_)
     ) {
-        end_with_the_reader();
+        broken_output::end_with_the_reader();
     }
     match cli.command {
         Command::Up(flags) => up::run(&flags, &cli.log),
@@ -169,6 +169,10 @@ pub fn run(cli: Cli) -> Result<()> {
             start_log(&cli.log)?;
             until_signal(|shutdown| components::cloud::alone(flags, shutdown))
         }
+        Command::EbsDriver(flags) => {
+            start_log(&cli.log)?;
+            until_signal(|shutdown| components::ebs::alone(flags, shutdown))
+        }
         Command::Scheduler(flags) => {
             start_log(&cli.log)?;
             until_signal(|shutdown| components::alone::scheduler(flags, shutdown))
@@ -204,12 +208,6 @@ fn take_token(join: &mut Join) -> Result<()> {
         *token = secrets::one(token).context("--token")?;
     }
     Ok(())
-}
-
-/// Lets a command for people end quietly when the reader of its output ends, as `head` does.
-fn end_with_the_reader() {
-    // SAFETY: nothing runs in this process yet that could rely on the signal being ignored.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
 fn server(mut flags: cli::Server, progress: &Progress) -> Result<()> {

@@ -9,9 +9,8 @@ use corten_top::{Explainer, Settings};
 use corten_why::Subject;
 use futures::future::BoxFuture;
 
-use super::why;
 use crate::user_cli::Top;
-use crate::{config, kubeconfig};
+use crate::{answers, config, kubeconfig};
 
 pub async fn run(flags: &Top) -> Result<()> {
     let path = kubeconfig::user_file(flags.kubeconfig.as_deref()).context("no kubeconfig: name one by --kubeconfig")?;
@@ -44,7 +43,7 @@ impl Explainer for Why {
         let scheduler = self.scheduler.clone();
         Box::pin(async move {
             let resource = Resource::new("", "v1", kind, !namespace.is_empty());
-            let findings = why::explain(client, scheduler, &Subject { resource, namespace, name }).await;
+            let findings = answers::explain(client, scheduler, &Subject { resource, namespace, name }).await;
             findings.map(|all| all.iter().map(ToString::to_string).collect()).unwrap_or_default()
         })
     }

@@ -16,6 +16,7 @@ use http_body_util::Full;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
+use crate::answers::root;
 use crate::user_cli::{Trace, TraceOutput};
 use crate::{files, kubeconfig};
 
@@ -33,10 +34,10 @@ pub async fn run(flags: &Trace) -> Result<()> {
     let client = Client::from_kubeconfig(&path, None).with_context(|| format!("{} cannot be used", path.display()))?;
     let steps = match (&flags.object, &flags.file) {
         (Some(object), None) if flags.watch => {
-            let root = root(&client, object).await?;
+            let root = named_root(&client, object).await?;
             live(&client, flags, vec![root], Vec::new()).await?
         }
-        (Some(object), None) => past(&client, flags, root(&client, object).await?).await?,
+        (Some(object), None) => past(&client, flags, named_root(&client, object).await?).await?,
         (None, Some(file)) => {
             let manifest = read(file)?;
             let roots = manifest.iter().filter_map(root_of).collect();
@@ -55,24 +56,9 @@ pub async fn run(flags: &Trace) -> Result<()> {
 }
 
 /// Returns the root that the words of the command line name.
-async fn root(client: &Client, object: &str) -> Result<Root> {
+async fn named_root(client: &Client, object: &str) -> Result<Root> {
     let (word, name) = object.split_once('/').with_context(|| format!("{object:?} is not KIND/NAME"))?;
-    let resource = find_resource(client, word).await.context("the server's resources cannot be read")?;
-    let Some(resource) = resource else { bail!("the server has no resource {word:?}") };
-    let kinds = client.get_raw(&discovery(&resource)).await.context("the server's resources cannot be read")?;
-    let list: Value = serde_json::from_slice(&kinds).context("the server's resources cannot be read")?;
-    let mut resources = list["resources"].as_array().into_iter().flatten();
-    let found = resources.find(|known| known["name"] == *resource.plural);
-    let kind = found.and_then(|found| found["kind"].as_str()).context("the server does not name its kind")?;
-    Ok(Root { kind: kind.to_owned(), name: name.to_owned() })
-}
-
-/// Returns the path of the resources of a group version.
-fn discovery(resource: &corten_client::Resource) -> String {
-    match resource.group.as_str() {
-        "" => format!("/api/{}", resource.version),
-        group => format!("/apis/{group}/{}", resource.version),
-    }
+    root(client, word, name).await
 }
 
 /// Reads the objects of a manifest.

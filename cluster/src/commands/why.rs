@@ -5,11 +5,10 @@ use corten_client::Client;
 use corten_gateway::explain::{Subject as RouteSubject, World};
 use corten_gateway::trace::Question as RouteQuestion;
 use corten_meta::Key;
-use corten_scheduler::Config;
-use corten_why::{ClientReader, Finding, Placement, Sources, Subject, find_resource};
-use futures::future::BoxFuture;
+use corten_why::{Finding, Subject, find_resource};
 
 use super::why_questions::{Question, ask};
+use crate::answers::explain;
 use crate::user_cli::Why;
 use crate::{config, kubeconfig};
 
@@ -71,13 +70,6 @@ async fn print_routes(client: Client, subject: &RouteSubject, url: Option<&str>,
     Ok(())
 }
 
-/// Explains an object with the rights of a client.
-pub async fn explain(client: Client, scheduler: Config, subject: &Subject) -> Result<Vec<Finding>> {
-    let objects = ClientReader(client.clone());
-    let placement = Plugins { client, scheduler };
-    Ok(corten_why::explain(Sources { objects: &objects, placement: &placement }, subject).await?)
-}
-
 fn print(findings: &[Finding]) {
     if findings.is_empty() {
         println!("Nothing is wrong with it.");
@@ -91,21 +83,5 @@ pub fn print_findings(findings: &[Finding]) {
             println!();
         }
         print!("{finding}");
-    }
-}
-
-/// The scheduler's plugins, asked about one pod.
-pub struct Plugins {
-    pub client: Client,
-    pub scheduler: Config,
-}
-
-impl Placement for Plugins {
-    fn explain<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<String, String>> {
-        let key = Key { namespace: namespace.to_owned(), name: name.to_owned() };
-        Box::pin(async move {
-            let explained = corten_scheduler::explain(&self.scheduler, self.client.clone(), &key).await;
-            explained.map(|explanation| explanation.to_string()).map_err(|error| error.to_string())
-        })
     }
 }

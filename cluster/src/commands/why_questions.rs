@@ -11,7 +11,8 @@ use corten_why::{
     explain_event, explain_lookup, find_resource,
 };
 
-use super::why::{Plugins, client, print_findings};
+use super::why::{client, print_findings};
+use crate::answers::Plugins;
 use crate::config;
 use crate::flag_values::DEFAULT_DATA_DIR;
 use crate::user_cli::Why;

@@ -18,6 +18,7 @@ use serde_json::json;
 
 use super::apply::apply;
 use super::cloud;
+use super::ebs;
 use super::groups::{JOINING_GROUP, NODES_GROUP};
 use super::snapshots;
 
@@ -175,6 +176,7 @@ fn roles() -> Vec<(&'static str, Value)> {
         (GATEWAY_ROLE, gateway_rules()),
         (snapshots::ROLE, snapshots::rules()),
         (snapshots::BACKUP_ROLE, snapshots::backup_rules()),
+        (snapshots::REPLICA_ROLE, snapshots::replica_rules()),
         (CLOUD_ROLE, cloud_rules()),
         (COMPONENT_CLIENT_ROLE, component_client),
         (COMPONENT_APPROVER_ROLE, component_approver),
@@ -213,9 +215,10 @@ fn storage_rules() -> Value {
         {"apiGroups": [groups], "resources": ["volumegroupsnapshotcontents", "volumegroupsnapshotcontents/status"],
          "verbs": ["patch"]},
         {"apiGroups": ["gateway.networking.k8s.io"], "resources": ["referencegrants"], "verbs": read},
-        {"apiGroups": [BACKUP_GROUP], "resources": ["volumebackups", "volumebackuprepositories"], "verbs": read},
-        {"apiGroups": [BACKUP_GROUP], "verbs": ["patch"],
-         "resources": ["volumebackups", "volumebackups/status", "volumebackuprepositories/status"]},
+        {"apiGroups": [BACKUP_GROUP], "verbs": read,
+         "resources": ["volumebackups", "volumebackuprepositories", "volumereplicas"]},
+        {"apiGroups": [BACKUP_GROUP], "verbs": ["patch"], "resources": [
+            "volumebackups", "volumebackups/status", "volumebackuprepositories/status", "volumereplicas/status"]},
     ])
 }
 
@@ -251,7 +254,8 @@ fn gateway_rules() -> Value {
         {"apiGroups": ["networking.k8s.io"], "resources": ["ingresses/status"], "verbs": ["patch", "update"]},
         {"apiGroups": [""], "resources": ["services"], "verbs": own},
         {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "list", "watch", "create"]},
-        {"apiGroups": [""], "resources": ["nodes", "configmaps"], "verbs": read},
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": read},
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": read},
         {"apiGroups": [""], "resources": ["secrets"],
          "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
         {"apiGroups": [issuer::GROUP], "resources": [issuer::PLURAL], "verbs": read},
@@ -263,22 +267,51 @@ fn gateway_rules() -> Value {
     ])
 }
 
-/// Returns the rules of the cloud controller manager. It reads the published CA and reviews requests for its metrics.
+/// Returns the namespace of the front door, and the Role by which its controller writes the fetched keys of tokens there.
+pub fn gateway_namespace() -> [Value; 3] {
+    let namespace = corten_gateway::resolve::NAMESPACE;
+    let metadata = json!({"name": GATEWAY_ROLE, "namespace": namespace});
+    let account = super::edge::CONTROLLER_ACCOUNT;
+    [
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "Role",
+            "metadata": metadata,
+            "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create", "patch", "delete"]}],
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": GATEWAY_ROLE},
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": "kube-system"}],
+        }),
+    ]
+}
+
+/// Returns the rules of the cloud controller manager. It reads the published CA and reviews requests for its metrics, and
+/// runs the loops of the cloud's volumes.
 fn cloud_rules() -> Value {
-    json!([
+    let own = json!([
         {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]},
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch", "update", "delete"]},
         {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
         {"apiGroups": [""], "resources": ["services"], "verbs": ["get", "list", "watch"]},
         {"apiGroups": [""], "resources": ["services/status"], "verbs": ["patch", "update"]},
         {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["extension-apiserver-authentication"],
-         "verbs": ["get"]},
+         "verbs": ["get", "list", "watch"]},
         {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
-        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [cloud::NAME],
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [cloud::NAME, ebs::LEASE],
          "verbs": ["get", "patch", "update"]},
         {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
         {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
-    ])
+        {"apiGroups": ["storage.k8s.io"], "resources": ["csidrivers"], "verbs": ["create"]},
+        {"apiGroups": ["storage.k8s.io"], "resources": ["csidrivers"], "resourceNames": [corten_ebs::NAME],
+         "verbs": ["delete"]},
+    ]);
+    let both = [own, storage_rules()].into_iter().filter_map(|rules| rules.as_array().cloned());
+    both.flatten().collect()
 }
 
 fn bindings() -> Vec<Binding> {
@@ -296,6 +329,7 @@ fn bindings() -> Vec<Binding> {
         binding(GATEWAY_ROLE, GATEWAY_ROLE, account(super::edge::CONTROLLER_ACCOUNT)),
         binding(snapshots::ROLE, snapshots::ROLE, account(corten_controllers::SNAPSHOT_ACCOUNT)),
         binding(snapshots::BACKUP_ROLE, snapshots::BACKUP_ROLE, account(corten_controllers::VOLUME_BACKUP_ACCOUNT)),
+        binding(snapshots::REPLICA_ROLE, snapshots::REPLICA_ROLE, account(corten_controllers::VOLUME_REPLICA_ACCOUNT)),
         binding(CLOUD_ROLE, CLOUD_ROLE, user(cloud::USER)),
         binding(APPROVER_ROLE, APPROVER_ROLE, account("corten-serving-approver")),
         binding(COMPONENT_CLIENT_ROLE, COMPONENT_CLIENT_ROLE, group(NODES_GROUP)),

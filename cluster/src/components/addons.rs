@@ -16,16 +16,16 @@ use corten_api::k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use corten_api::k8s_openapi::api::storage::v1::{CSIDriver, StorageClass};
 use corten_client::{Caches, Client, Error, Patch};
 use corten_meta::{Key, Value};
-use corten_snapshots::BACKUP_NAMESPACE;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use super::access;
 use super::apply::apply;
 use super::node_dns::{DNS_METRICS, dns_of};
 use super::snapshots;
 use crate::cli::NetworkBackend;
 use crate::config::Cluster;
-use crate::node_object::CONTROL_PLANE;
+use crate::node_object::{CONTROL_PLANE, SERVER};
 
 const NAMESPACE: &str = "kube-system";
 
@@ -43,9 +43,14 @@ pub async fn run(client: Client, caches: Caches, cluster: Cluster, shutdown: Can
         Err(error) if !error.is_already_exists() => return Err(error.into()),
         _ => {}
     }
-    if let Err(error) = prepare_backups(&client).await {
-        // A user may be deleting the namespace; the cluster works without it.
+    // A user may be deleting a namespace; the cluster works without it.
+    if let Err(error) = prepare(&client, snapshots::backup_secrets()).await {
         tracing::warn!(%error, "volume backups have no namespace for their Secrets");
+    }
+    if !cluster.node.edge.disable_edge
+        && let Err(error) = prepare(&client, access::gateway_namespace()).await
+    {
+        tracing::warn!(%error, "the front door has no namespace");
     }
     corten_crds::install(&client, &[corten_metric_sources::definition()], corten_crds::provides).await?;
     let mut changes = nodes.subscribe();
@@ -76,30 +81,32 @@ pub async fn run(client: Client, caches: Caches, cluster: Cluster, shutdown: Can
     }
 }
 
-/// Makes the namespace of the Secrets of volume backups, which nodes may read.
-async fn prepare_backups(client: &Client) -> Result<(), Error> {
-    let [namespace, role, binding] = snapshots::backup_secrets();
-    apply::<Namespace>(client, "", BACKUP_NAMESPACE, namespace).await?;
-    apply::<Role>(client, BACKUP_NAMESPACE, snapshots::BACKUP_ROLE, role).await?;
-    apply::<RoleBinding>(client, BACKUP_NAMESPACE, snapshots::BACKUP_ROLE, binding).await
+/// Makes a namespace with a Role and its binding.
+async fn prepare(client: &Client, objects: [Value; 3]) -> Result<(), Error> {
+    let [namespace, role, binding] = objects;
+    let name = corten_meta::name(&namespace).to_owned();
+    let role_name = corten_meta::name(&role).to_owned();
+    apply::<Namespace>(client, "", &name, namespace).await?;
+    apply::<Role>(client, &name, &role_name, role).await?;
+    apply::<RoleBinding>(client, &name, &role_name, binding).await
 }
 
 /// Labels the first node as the control plane, and taints it if there are other nodes for user pods. The kubelet may
 /// not do so itself, so the administrator does, once, as kubeadm would. A user who removes the label or the taint, or
-/// adds it to a node, intends it.
+/// adds it to a node, intends it: the label of servers, which stays, tells that this was done.
 async fn mark_control_plane(client: &Client, node: &Node, dedicated: bool) -> Result<(), Error> {
     let name = node.metadata.name.as_deref().unwrap_or_default();
-    let taint = Taint { key: CONTROL_PLANE.into(), effect: "NoSchedule".into(), ..Taint::default() };
-    let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
-    let labelled = node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(CONTROL_PLANE));
-    if labelled {
+    let has_label = |key: &str| node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(key));
+    if has_label(SERVER) {
         return Ok(());
     }
-    let missing = dedicated && !taints.iter().any(|t| t.key == CONTROL_PLANE);
-    let wanted = taints.into_iter().chain(missing.then_some(taint)).collect::<Vec<_>>();
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+    let is_missing = dedicated && !has_label(CONTROL_PLANE) && !taints.iter().any(|t| t.key == CONTROL_PLANE);
+    let taint = Taint { key: CONTROL_PLANE.into(), effect: "NoSchedule".into(), ..Taint::default() };
+    let wanted = taints.into_iter().chain(is_missing.then_some(taint)).collect::<Vec<_>>();
     let wanted: Vec<Value> = wanted.iter().map(taint_value).collect();
     let patch = json!({
-        "metadata": {"labels": {CONTROL_PLANE: ""}, "resourceVersion": node.metadata.resource_version},
+        "metadata": {"labels": {CONTROL_PLANE: "", SERVER: ""}, "resourceVersion": node.metadata.resource_version},
         "spec": {"taints": wanted},
     });
     client.patch::<Node>("", name, &Patch::Merge(patch), None).await.map(|_| ())

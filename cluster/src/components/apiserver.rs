@@ -4,12 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use bytes::Bytes;
 use corten_apiserver::{Adviser, Server, Site, Stores, User};
-use corten_client::{Caches, Client, Transport};
+use corten_client::{Caches, Client};
 use corten_store::{Embedded, Store};
-use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -17,7 +14,7 @@ use super::console::Console;
 use super::ingress_advice::IngressAdviser;
 use super::server_certificates::{self, Renewed, ServerClients, mark_loaded, write_kubeconfigs};
 use super::serving_certificate::Certificates;
-use super::{access, addons, authorization, etcd_client, further_nodes, joining};
+use super::{access, addons, authorization, etcd_client, further_nodes, in_process, joining};
 use crate::config::Cluster;
 use crate::files;
 use crate::pki::{Authorities, Pki, live};
@@ -34,20 +31,8 @@ impl ApiServer {
     pub fn client(&self, name: &str, groups: &[&str]) -> Client {
         let mut groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
         groups.push("system:authenticated".into());
-        let user = User { name: name.into(), groups, ..User::default() };
-        Client::new(Arc::new(InProcess(self.server.in_process(user)))).with_user_agent(&user_agent(name))
+        in_process::client(&self.server, User { name: name.into(), groups, ..User::default() })
     }
-}
-
-/// Returns the user agent of a component, which managedFields show: that of upstream's program with the same role.
-fn user_agent(user: &str) -> String {
-    let program = match user.strip_prefix("system:").unwrap_or(user) {
-        name if name.starts_with("node:") => "kubelet",
-        name if name.starts_with("serviceaccount:kube-system:") => "kube-controller-manager",
-        name if name.starts_with("kube-") || name == "cloud-controller-manager" => name,
-        _ => "corten",
-    };
-    format!("{program}/{}", crate::version::VERSION)
 }
 
 /// Starts the API server over its stores and waits until it serves. The stores outlive all clients.
@@ -62,8 +47,12 @@ pub async fn start(
     // A change from here on is taken over later.
     let authorities = authorities.clone();
     let pki = Arc::clone(&authorities.borrow());
-    let server = Server::with_stores(config(cluster, &pki, tasks)?, stores).await;
+    let console = (!cluster.access.disable_console).then(|| Arc::new(Console::new(&cluster.access)));
+    let server = Server::with_stores(config(cluster, &pki, console.clone(), tasks)?, stores).await;
     let server = server.context("the API server cannot start")?;
+    if let Some(console) = &console {
+        console.ask(&server);
+    }
     tasks.wait_at_least(server.longest_shutdown());
     let certificates = Arc::new(Certificates::issue(cluster, &authorities)?);
     write_kubeconfigs(cluster, &pki)?;
@@ -129,7 +118,12 @@ pub async fn alone(cluster: Cluster, shutdown: CancellationToken) -> Result<()> 
     tasks.run().await
 }
 
-fn config(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<corten_apiserver::Config> {
+fn config(
+    cluster: &Cluster,
+    pki: &Pki,
+    console: Option<Arc<Console>>,
+    tasks: &mut Tasks,
+) -> Result<corten_apiserver::Config> {
     let access = &cluster.access;
     let authorization = authorization::config(access, tasks)?;
     let mut follow = |path: &Option<PathBuf>| path.as_deref().map(|path| files::follow(path, tasks)).transpose();
@@ -162,7 +156,7 @@ fn config(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<corten_apis
         proxy_client: Some(front_proxy),
         tracer: super::spans::tracer(access.tracing_config_file.as_deref(), &cluster.node.name, tasks)?,
         object_metrics: Some(super::state_metrics::page(access, tasks)?),
-        site: (!access.disable_console).then(|| Arc::new(Console::new(access)) as Arc<dyn Site>),
+        site: console.map(|console| console as Arc<dyn Site>),
         adviser: (!cluster.node.edge.disable_edge).then(|| Arc::new(IngressAdviser) as Arc<dyn Adviser>),
         storage_media_type: cluster.store.media_type(),
         etcd_prefix: cluster.store.etcd_prefix.clone(),
@@ -171,44 +165,6 @@ fn config(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<corten_apis
         emulated_version: access.emulated_version,
         ..corten_apiserver::Config::default()
     })
-}
-
-/// The client's transport to an API server of the same process.
-struct InProcess(corten_apiserver::InProcess);
-
-impl Transport for InProcess {
-    fn send(
-        &self,
-        request: http::Request<Bytes>,
-    ) -> BoxFuture<'static, Result<http::Response<corten_client::Body>, corten_client::Error>> {
-        let call = self.0.clone();
-        async move { Ok(call.call(request).await.map(body)) }.boxed()
-    }
-}
-
-fn body(body: corten_apiserver::Body) -> corten_client::Body {
-    match body {
-        corten_apiserver::Body::Full(bytes) => corten_client::Body::Full(bytes),
-        corten_apiserver::Body::List(list) => corten_client::Body::Full(list.join()),
-        corten_apiserver::Body::Watch(watch) => {
-            corten_client::Body::Events(watch.events().map(|e| Ok(event(e))).boxed())
-        }
-        corten_apiserver::Body::Stream(stream) => corten_client::Body::Stream(
-            stream.map(|chunk| chunk.map_err(|error| corten_client::Error::Transport(error.to_string()))).boxed(),
-        ),
-    }
-}
-
-fn event(event: corten_apiserver::WatchEvent) -> corten_client::WatchEvent {
-    use corten_apiserver::WatchEvent as From;
-    use corten_client::WatchEvent as To;
-    match event {
-        From::Added(object) => To::Added(object),
-        From::Modified(object) => To::Modified(object),
-        From::Deleted(object) => To::Deleted(object),
-        From::Bookmark { revision, initial_events_end } => To::Bookmark { revision, initial_events_end },
-        From::Error(status) => To::Error(status),
-    }
 }
 
 #[cfg(test)]
@@ -235,12 +191,15 @@ mod tests {
         let first = 20_000 + (std::process::id() % 5_000) as u16;
         let is_free = |port: &u16| std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port)).is_ok();
         let port = (first..first + 1000).find(is_free).unwrap().to_string();
-        let data = data.to_str().unwrap();
+        let run = data.join("run");
+        let [data, run] = [data, run.as_path()].map(|path| path.to_str().unwrap());
         let words = [
             "corten",
             "server",
             "--data-dir",
             data,
+            "--run-dir",
+            run,
             "--node-ip",
             "127.0.0.1",
             "--port",
@@ -320,20 +279,5 @@ mod tests {
         assert!(is_served(&mut connect(&pki, late).await.0).await);
         shutdown.cancel();
         running.await.unwrap().unwrap();
-    }
-
-    #[test]
-    fn components_are_called_as_upstreams_programs() {
-        let program = |user: &str| user_agent(user).split('/').next().map(str::to_owned);
-        for (user, expected) in [
-            ("system:node:a", "kubelet"),
-            ("system:kube-scheduler", "kube-scheduler"),
-            ("system:kube-proxy", "kube-proxy"),
-            ("system:serviceaccount:kube-system:deployment-controller", "kube-controller-manager"),
-            ("system:corten:dns:a", "corten"),
-            ("system:admin", "corten"),
-        ] {
-            assert_eq!(program(user).as_deref(), Some(expected), "{user}");
-        }
     }
 }

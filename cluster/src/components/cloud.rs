@@ -7,6 +7,7 @@ use corten_cloud::{CONTROLLERS, Config, Election};
 use corten_meta::metrics::HealthChecks;
 use tokio_util::sync::CancellationToken;
 
+use super::ebs;
 use super::endpoint::{self, Endpoint};
 use crate::cli::CloudControllerManager;
 use crate::cloud_options::{self, Cloud};
@@ -42,6 +43,11 @@ pub async fn alone(flags: CloudControllerManager, shutdown: CancellationToken) -
     };
     let provider = cloud_options::open(&flags.cloud_provider, &flags.cloud).await?;
     let mut tasks = Tasks::new(shutdown);
+    if flags.cloud_provider == ebs::PROVIDER {
+        let identity = config.identity.clone();
+        let control = ebs::Control { options: flags.cloud.clone(), client: client.clone(), identity };
+        tasks.spawn("EBS volumes", ebs::control(control, tasks.shutdown()));
+    }
     let shown = Endpoint {
         address: flags.serving.address(PORT),
         tls: endpoint::given_tls(&flags.serving, &client).await?,

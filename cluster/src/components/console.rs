@@ -1,18 +1,38 @@
-//! The console as the API server shows it.
+//! The console as the API server shows it. Its questions are answered with the rights of the user who asks.
 
 use std::path::Path;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
-use corten_apiserver::Site;
-use corten_console::{OpenId, PREFIX, Pages};
+use corten_apiserver::{PageRequest, Server, Site, User};
+use corten_console::{OpenId, PREFIX, Pages, Question};
 use corten_meta::Value;
-use http::{HeaderMap, Method, Response};
+use futures::future::BoxFuture;
+use http::{Method, Response, StatusCode};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
+use super::in_process;
 use crate::access_options::AccessOptions;
+use crate::answers;
+
+/// The most questions that are answered at once: each reads many objects.
+const MAX_QUESTIONS: usize = 4;
+/// The time that an answer may take.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// The user of requests without a credential.
+const ANONYMOUS: &str = "system:anonymous";
 
 /// The pages of the console below the API server's address.
 #[derive(Debug)]
-pub struct Console(Pages);
+pub struct Console {
+    pages: Pages,
+    /// The server that questions are answered by, once it runs.
+    server: OnceLock<Weak<Server>>,
+    questions: Arc<Semaphore>,
+}
 
 impl Console {
     pub fn new(options: &AccessOptions) -> Console {
@@ -20,7 +40,44 @@ impl Console {
         let client_id = options.console_oidc_client_id.clone();
         let named = issuer.zip(client_id).map(|(issuer, client_id)| OpenId { issuer, client_id });
         let open_id = named.or_else(|| trusted_issuer(options.authentication_config.as_deref()?));
-        Console(Pages { open_id })
+        Console {
+            pages: Pages { open_id },
+            server: OnceLock::new(),
+            questions: Arc::new(Semaphore::new(MAX_QUESTIONS)),
+        }
+    }
+
+    /// Answers questions by this server from now on.
+    pub fn ask(&self, server: &Arc<Server>) {
+        let _ = self.server.set(Arc::downgrade(server));
+    }
+
+    /// Answers a question with the rights of a user.
+    async fn answer_question(&self, user: &User, question: Question) -> Response<Bytes> {
+        let refusal = corten_console::refusal;
+        if user.name == ANONYMOUS {
+            return refusal(StatusCode::UNAUTHORIZED, "sign in to ask why");
+        }
+        let Some(server) = self.server.get().and_then(Weak::upgrade) else {
+            return refusal(StatusCode::SERVICE_UNAVAILABLE, "the server is starting");
+        };
+        let Ok(permit) = Arc::clone(&self.questions).try_acquire_owned() else {
+            return refusal(StatusCode::TOO_MANY_REQUESTS, "too many questions at once, please try again later");
+        };
+        let client = in_process::client(&server, user.clone());
+        let abandoned = CancellationToken::new();
+        let _abandon = abandoned.clone().drop_guard();
+        let runtime = Handle::current();
+        // On a thread of its own: what is reckoned between two requests must not hold up other requests.
+        let work = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            runtime.block_on(abandoned.run_until_cancelled(answers::answer(client, question)))
+        });
+        match tokio::time::timeout(DEADLINE, work).await {
+            Ok(Ok(Some(answer))) => corten_console::response(answer.map_err(|error| format!("{error:#}"))),
+            Ok(_) => refusal(StatusCode::INTERNAL_SERVER_ERROR, "the answer was not finished"),
+            Err(_) => refusal(StatusCode::GATEWAY_TIMEOUT, "the answer took too long"),
+        }
     }
 }
 
@@ -46,8 +103,13 @@ impl Site for Console {
         PREFIX
     }
 
-    fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> Response<Bytes> {
-        self.0.answer(method, path, headers)
+    fn answer<'a>(&'a self, request: PageRequest<'a>) -> BoxFuture<'a, Response<Bytes>> {
+        Box::pin(async move {
+            match Question::of(request.path, request.query) {
+                Some(question) if request.method == Method::GET => self.answer_question(request.user, question).await,
+                _ => self.pages.answer(request.method, request.path, request.headers),
+            }
+        })
     }
 }
 

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::apiserver::ApiServer;
 use super::cloud;
+use super::ebs;
 use super::edge;
 use super::endpoint::{self, Endpoint, EndpointTls};
 use crate::config::Cluster;
@@ -62,6 +63,11 @@ pub fn start(
         let page = endpoint::page(metrics);
         let shown = Shown { name: cloud::NAME, port: cloud::PORT, client: client.clone(), metrics: page };
         show(cluster, authorities, shown, tasks)?;
+        if cloud.provider == ebs::PROVIDER {
+            let identity = format!("{}_corten", cluster.node.name);
+            let control = ebs::Control { options: cloud.options.clone(), client: client.clone(), identity };
+            tasks.spawn("EBS volumes", ebs::control(control, tasks.shutdown()));
+        }
         tasks.spawn(cloud::NAME, cloud::run(cluster.clone(), cloud.clone(), client, tasks.shutdown()));
     }
     if let Some(config) = &cluster.scheduler {

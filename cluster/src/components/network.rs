@@ -68,7 +68,8 @@ impl Plugged {
             return Ok(());
         }
         // The file is written first, so that everything below can be found and removed, also after a crash.
-        std::fs::write(node.directories.data.join(NETWORK_FILE), format!("{} {range}\n", node.bridge))?;
+        let file = node.directories.data.join(NETWORK_FILE);
+        corten_durable::write(&file, format!("{} {range}\n", node.bridge).as_bytes(), 0o644)?;
         let config = corten_network::Config { policies, ..network_config(node, range)? };
         let network = PodNetwork::start(config).await.context("the pod network cannot start")?;
         // This happens before the first pod is connected, or its address would count as left behind.

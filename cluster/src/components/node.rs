@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::apiserver::ApiServer;
+use super::ebs;
 use super::edge;
 use super::groups::NODES_GROUP;
 use super::load_balancing;
@@ -183,6 +184,7 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
     }
     tasks.spawn("proxy", corten_proxy::run(proxy, identities.proxy, shutdown.clone()));
     edge::start(&node, identities.edge, identities.servers.as_ref(), tasks);
+    ebs::start(&node, kubelet_root(&node), identities.storage.clone(), tasks);
     storage::start(&node, identities.storage, tasks);
     let clients =
         NetworkClients { network: identities.network, dns: identities.dns, kubelet: identities.kubelet.client };

@@ -1,4 +1,4 @@
-//! The rights on volume snapshots and backups: of their controllers, and of users by the roles admin, edit and view.
+//! The rights on volume snapshots, backups and replicas: of their controllers, and of users by the roles admin, edit and view.
 
 use corten_controllers::NodeComponent;
 use corten_meta::Value;
@@ -11,6 +11,8 @@ const GROUP_SNAPSHOTS: &str = "groupsnapshot.storage.k8s.io";
 pub const ROLE: &str = "corten:snapshot-controller";
 /// The role of the controller of volume backups, and the one by which nodes read the Secrets of repositories.
 pub const BACKUP_ROLE: &str = "corten:volume-backups";
+/// The role of the controller of volumes with copies.
+pub const REPLICA_ROLE: &str = "corten:volume-replicas";
 
 /// Returns the rules of the snapshot controller. It installs the kinds too.
 pub fn rules() -> Value {
@@ -45,8 +47,24 @@ pub fn backup_rules() -> Value {
         {"apiGroups": [""], "resources": ["persistentvolumes", "persistentvolumeclaims", "nodes"], "verbs": read},
         {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]},
         {"apiGroups": [BACKUP_GROUP], "resources": kinds, "verbs": read},
+        // It installs the kind, and waits until it is served.
+        {"apiGroups": [BACKUP_GROUP], "resources": ["volumereplicas"], "verbs": ["list"]},
         {"apiGroups": [BACKUP_GROUP], "resources": ["volumebackups"], "verbs": ["create", "patch", "delete"]},
         {"apiGroups": [BACKUP_GROUP], "resources": kinds.map(|kind| format!("{kind}/status")), "verbs": ["patch"]},
+    ])
+}
+
+/// Returns the rules of the controller of volumes with copies. It labels Nodes, by which a volume follows its primary.
+pub fn replica_rules() -> Value {
+    let read = json!(["get", "list", "watch"]);
+    json!([
+        {"apiGroups": [""], "resources": ["persistentvolumes"], "verbs": read},
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]},
+        {"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses"], "verbs": read},
+        {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]},
+        {"apiGroups": [BACKUP_GROUP], "resources": ["volumereplicas"],
+         "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
+        {"apiGroups": [BACKUP_GROUP], "resources": ["volumereplicas/status"], "verbs": ["patch"]},
     ])
 }
 

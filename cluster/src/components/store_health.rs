@@ -12,7 +12,7 @@ use corten_store::{Health, Store};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-/// The pause between two looks at the disk.
+/// The longest pause between two looks at the disk.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// The free bytes below which the disk is nearly full.
 const LOW_BYTES: u64 = 256 << 20;
@@ -30,9 +30,11 @@ pub async fn run(store: Arc<dyn Store>, client: Client, node: String, shutdown: 
         uid: node,
         ..ObjectRef::default()
     };
+    let mut health = store.follow_health();
     let mut seen = Seen::default();
     loop {
-        for news in seen.next(&store.health(), store.free(), Timestamp::now()) {
+        let now = health.borrow_and_update().clone();
+        for news in seen.next(&now, store.free(), Timestamp::now()) {
             match news.kind {
                 EventType::Warning => tracing::warn!("{}", news.message),
                 EventType::Normal => tracing::info!("{}", news.message),
@@ -41,6 +43,8 @@ pub async fn run(store: Arc<dyn Store>, client: Client, node: String, shutdown: 
         }
         tokio::select! {
             () = tokio::time::sleep(INTERVAL) => {}
+            // Writes may fail for less than the interval.
+            Ok(()) = health.changed() => {}
             () = shutdown.cancelled() => return Ok(()),
         }
     }

@@ -4,6 +4,8 @@
 //! the pinned hash of the CA's key proves that it is the cluster that the administrator meant, and not another server
 //! with a stolen token.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, Result, bail, ensure};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -16,6 +18,12 @@ pub use crate::key_hash::hash;
 use crate::pki::rotation;
 
 pub const CLUSTER_INFO: &str = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
+
+/// The time that a cluster may take to publish a signed `cluster-info`: it may be starting, and a new token signs it only
+/// after its creation.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The time between two reads of a `cluster-info` that the token has not signed yet.
+const INTERVAL: Duration = Duration::from_millis(500);
 
 /// A verified cluster.
 pub struct Discovered {
@@ -33,7 +41,7 @@ pub async fn discover(server: &str, token: &str, flags: &cli::Join) -> Result<Di
          --print-join-command` prints it). --discovery-token-unsafe-skip-ca-verification joins whoever answers"
     );
     let untrusted = HttpsConfig { server: server.to_owned(), insecure_skip_tls_verify: true, ..HttpsConfig::default() };
-    let info = cluster_info(&Client::https(untrusted)?).await?;
+    let info = signed_info(&Client::https(untrusted)?, token).await?;
     let content = verified_content(&info, token)?;
     let discovered = parse(content)?;
     if !hashes.is_empty() {
@@ -55,6 +63,33 @@ pub async fn discover(server: &str, token: &str, flags: &cli::Join) -> Result<Di
     Ok(Discovered { server: server.to_owned(), ..discovered })
 }
 
+/// Waits for a `cluster-info` that the token has signed; one that is not is returned when the time is over.
+async fn signed_info(client: &Client, token: &str) -> Result<Value> {
+    parts(token)?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut logged = None;
+    loop {
+        let info = cluster_info(client).await;
+        let missing = match &info {
+            Ok(info) => verified_content(info, token).err().map(|error| error.to_string()),
+            Err(error) => Some(format!("{error:#}")),
+        };
+        if missing.is_none() || Instant::now() >= deadline {
+            return info;
+        }
+        if logged != missing {
+            tracing::info!(missing, "waiting for a cluster-info that the token has signed");
+            logged = missing;
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// Splits a token into its id and its secret.
+fn parts(token: &str) -> Result<(&str, &str)> {
+    token.split_once('.').context("the token is not of the form id.secret")
+}
+
 async fn cluster_info(client: &Client) -> Result<Value> {
     let bytes = client.get_raw(CLUSTER_INFO).await.context("the cluster's cluster-info cannot be read")?;
     Ok(serde_json::from_slice(&bytes)?)
@@ -62,7 +97,7 @@ async fn cluster_info(client: &Client) -> Result<Value> {
 
 /// Returns the kubeconfig of a cluster-info that the token has signed.
 pub fn verified_content<'a>(info: &'a Value, token: &str) -> Result<&'a str> {
-    let (id, secret) = token.split_once('.').context("the token is not of the form id.secret")?;
+    let (id, secret) = parts(token)?;
     let data = |key: &str| info.pointer("/data").and_then(|data| data[key].as_str());
     let content = data("kubeconfig").context("cluster-info holds no kubeconfig")?;
     let Some(signature) = data(&format!("jws-kubeconfig-{id}")) else {

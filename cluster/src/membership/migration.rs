@@ -6,7 +6,7 @@
 //!
 //! Must never: delete the old store, or let an API server write to a member while the old store is in its place.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -70,8 +70,7 @@ impl Migration {
     fn set_aside(&self) -> Result<PathBuf> {
         let place = |number: u32| self.store.with_extension(format!("migrated-{number}"));
         let aside = (1..).map(place).find(|path| !path.exists()).context("no name is free for the old store")?;
-        fs::rename(&self.store, &aside).with_context(|| format!("cannot move {}", self.store.display()))?;
-        sync_parent(&aside)?;
+        corten_durable::rename(&self.store, &aside).with_context(|| format!("cannot move {}", self.store.display()))?;
         Ok(aside)
     }
 }
@@ -106,8 +105,7 @@ fn prepare(store: &Path, directory: &Path, endpoints: Vec<String>, first: &First
     remove(&unfinished)?;
     let created = snapshot::create(&contents, first, &unfinished);
     created.with_context(|| format!("cannot write {}", unfinished.display()))?;
-    fs::rename(&unfinished, &data).with_context(|| format!("cannot move {}", unfinished.display()))?;
-    sync_parent(&data)?;
+    corten_durable::rename(&unfinished, &data).with_context(|| format!("cannot move {}", unfinished.display()))?;
     Ok(Expected { revision: contents.revision, hash: snapshot::hash(&contents, contents.revision) })
 }
 
@@ -118,12 +116,6 @@ fn remove(directory: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-fn sync_parent(path: &Path) -> Result<()> {
-    let parent = path.parent().context("a file has a directory")?;
-    let synced = File::open(parent).and_then(|parent| parent.sync_all());
-    synced.with_context(|| format!("cannot sync {}", parent.display()))
 }
 
 #[cfg(test)]

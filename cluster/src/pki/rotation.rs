@@ -2,7 +2,8 @@
 //!
 //! New authorities are made aside, in `next`. The file `rotation.json` is the decision to use them: before it is written
 //! nothing has happened, and after it every start completes the step that it names. Each step writes files whose content
-//! does not depend on how often it was begun, so a process may be killed at any moment.
+//! does not depend on how often it was begun, and is on the disk before the next one: a process may be killed at any moment,
+//! and the power be cut.
 //!
 //! 1. `switching`: the new authorities sign, the old ones are still trusted.
 //! 2. `overlap`: the cluster runs with both, until the administrator ends it.
@@ -90,13 +91,8 @@ impl Files {
     fn remove(&mut self, name: &str) -> Result<()> {
         self.step()?;
         let path = self.dir.join(name);
-        let removed = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
-        match removed {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(error).with_context(|| format!("cannot remove {}", path.display()))
-            }
-            _ => Ok(()),
-        }
+        let remove = if path.is_dir() { corten_durable::remove_directory } else { corten_durable::remove };
+        remove(&path).with_context(|| format!("cannot remove {}", path.display()))
     }
 
     /// Reads a file.

@@ -33,7 +33,7 @@ const PAGES: [&str; 15] = [
 ];
 
 /// The number of commands that no test runs. Each has its reason beside it; one more is a decision.
-const NOT_RUN: usize = 40;
+const NOT_RUN: usize = 45;
 
 #[test]
 fn every_command_of_the_manual_works() {

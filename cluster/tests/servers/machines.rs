@@ -1,8 +1,6 @@
 //! Servers on machines made of namespaces: how they join, what they show, and signals to their etcd.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Child;
 
 use corten_members::Credentials;
 use testkit::cluster::Cluster;
@@ -25,25 +23,6 @@ pub fn etcd() -> Option<PathBuf> {
             eprintln!("skipped: {error}");
             None
         }
-    }
-}
-
-/// An agent that ends with the test.
-pub struct Agent(Child);
-
-impl Agent {
-    pub fn start(on: &Cluster, arguments: &[&str]) -> Agent {
-        let log = File::options().create(true).append(true).open(on.scratch().join("agent.log")).unwrap();
-        let mut command = on.corten_command(arguments);
-        command.stdout(log.try_clone().unwrap()).stderr(log);
-        Agent(command.spawn().unwrap())
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -111,4 +90,21 @@ pub fn members(on: &Cluster, expected: &[&str]) {
 pub fn credentials(on: &Cluster) -> Credentials {
     let read = |name: &str| std::fs::read_to_string(on.data_dir().join("etcd/pki").join(name)).unwrap();
     Credentials { authority: read("ca.crt"), certificate: read("client.crt"), key: read("client.key") }
+}
+
+/// Two machines that are the servers of one cluster.
+pub struct TwoServers {
+    pub one: Cluster,
+    pub two: Cluster,
+}
+
+impl TwoServers {
+    pub fn up(etcd: &str) -> TwoServers {
+        let one = Cluster::machine(CORTEN);
+        one.start(&["--cluster-init", "--node-name", "one", "--etcd-binary", etcd]);
+        let two = Cluster::machine(CORTEN);
+        one.machine.connect(&two.machine, "10.88.0.3");
+        join(&two, &one, "two", etcd, &[]);
+        TwoServers { one, two }
+    }
 }

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod faults;
+mod killed;
 mod machines;
 mod recover;
 mod rotation;
@@ -16,7 +17,8 @@ use std::time::Duration;
 
 use corten_members::Members;
 use faults::{Length, Run, World};
-use machines::{Agent, CORTEN, credentials, etcd, join, known_servers, members, refusal, signal_etcd, words};
+use machines::{CORTEN, TwoServers, credentials, etcd, join, known_servers, members, refusal, signal_etcd, words};
+use testkit::agent::Agent;
 use testkit::cluster::Cluster;
 use testkit::{tools, wait};
 
@@ -283,11 +285,7 @@ fn status_until(on: &Cluster, expected: &str) {
 fn a_server_with_a_full_disk_says_so_and_heals_when_there_is_room() {
     let Some(etcd) = etcd() else { return };
     let etcd = etcd.to_str().unwrap();
-    let one = Cluster::machine(CORTEN);
-    one.start(&["--cluster-init", "--node-name", "one", "--etcd-binary", etcd]);
-    let two = Cluster::machine(CORTEN);
-    one.machine.connect(&two.machine, "10.88.0.3");
-    join(&two, &one, "two", etcd, &[]);
+    let TwoServers { one, two } = TwoServers::up(etcd);
     let three = Cluster::machine(CORTEN);
     two.machine.connect(&three.machine, "10.88.0.4");
     let data = three.data_dir();

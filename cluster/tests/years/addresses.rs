@@ -5,13 +5,6 @@ use testkit::machine;
 
 use crate::machines::{SECOND, TwoMachines, is_skipped, sleeper};
 
-/// Gives a machine another address in place of its own, as a lease that expired does.
-fn renumber(cluster: &Cluster, before: &str, after: &str) {
-    cluster.machine.ip(&format!("addr del {before}/24 dev eth0"));
-    cluster.machine.ip(&format!("addr add {after}/24 dev eth0"));
-    cluster.machine.ip("route add default via 10.88.0.1");
-}
-
 /// Waits until a node is Ready at an address.
 fn until_ready_at(cluster: &Cluster, node: &str, address: &str) {
     let rows = ["get", "nodes", "-o", "wide"];
@@ -44,7 +37,7 @@ fn a_cluster_goes_on_when_the_addresses_of_its_machines_change() {
     };
 
     // The server moves: it is found at its new address by a node that knew only the old one.
-    renumber(first, machine::ADDRESS, "10.88.0.22");
+    first.machine.renumber(machine::ADDRESS, "10.88.0.22");
     until_ready_at(first, "first", "10.88.0.22");
     let endpoints = ["get", "endpoints", "kubernetes", "-o", "jsonpath={.subsets[*].addresses[*].ip}"];
     first.kubectl_until(&endpoints, |text| text == "10.88.0.22");
@@ -54,7 +47,7 @@ fn a_cluster_goes_on_when_the_addresses_of_its_machines_change() {
     assert_eq!(first.server_pid(), process, "it is the same process");
 
     // An agent moves: the API server reaches its kubelet by a certificate with the new address.
-    renumber(&machines.second, SECOND, "10.88.0.33");
+    machines.second.machine.renumber(SECOND, "10.88.0.33");
     until_ready_at(first, "second", "10.88.0.33");
     until_renewed(first, "second");
     logs("second");

@@ -196,7 +196,7 @@ fn a_revoked_node_is_refused_at_once_and_joins_again_by_a_token() {
     machines.first.kubectl_until(&["get", "pods"], |text| !text.contains("on-second"));
     assert!(!machines.first.kubectl(&["get", "nodes"]).contains("second"));
     // The agent that runs cannot register its node again.
-    let log = machines.second.scratch().join("agent.log");
+    let log = machines.second.agent_log();
     wait::until("the refusal in the agent's log", wait::BOUND, || {
         let log = std::fs::read_to_string(&log).unwrap_or_default();
         if log.contains("Unauthorized") { Ok(()) } else { Err("none".to_owned()) }

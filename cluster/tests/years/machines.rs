@@ -1,32 +1,11 @@
 //! Two machines made of namespaces: a cluster on the first, an agent on the second.
 
-use std::fs::File;
-use std::process::Child;
-
+use testkit::agent::Agent;
 use testkit::cluster::{Cluster, IMAGE};
 use testkit::tools;
 
 pub const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
 pub const SECOND: &str = "10.88.0.3";
-
-/// An agent that ends with the test.
-pub struct Agent(Child);
-
-impl Agent {
-    pub fn start(on: &Cluster, arguments: &[&str]) -> Agent {
-        let log = File::options().create(true).append(true).open(on.scratch().join("agent.log")).unwrap();
-        let mut command = on.corten_command(arguments);
-        command.stdout(log.try_clone().unwrap()).stderr(log);
-        Agent(command.spawn().unwrap())
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Two machines with a cluster, and an agent on the second.
 pub struct TwoMachines {

@@ -6,7 +6,10 @@
 
 use std::sync::Arc;
 
-use corten_api::quota::{ResourceList, add, changes_scope, concerns, in_use, is_in_scope, resource_list, usage};
+use corten_api::quota::{
+    Counted, ExtendedResources, ResourceList, add, changes_scope, concerns, extended_resources, in_use, is_in_scope,
+    resource_list, usage, usage_among,
+};
 use corten_meta::{Object, Status, Value};
 use corten_store::{Expect, Op};
 use futures::future::BoxFuture;
@@ -105,8 +108,11 @@ async fn charge(a: &Attributes<'_>, quota: &Arc<Object>) -> Result<Option<Op>, S
     if !is_in_scope(&value, &kind.plural, &a.object) {
         return Ok(None);
     }
+    let extended = extended(&a.target);
+    let beside = beside(&a.target);
     let limited = |object: &Value| -> ResourceList {
-        let wanted = usage(&kind.group, &kind.plural, object).into_iter();
+        let object = Counted { group: &kind.group, plural: &kind.plural, object: object.clone() };
+        let wanted = usage_among(&object, &extended, &beside).into_iter();
         wanted.filter(|(name, quantity)| hard.contains_key(name) && !quantity.is_zero()).collect()
     };
     let wanted = limited(&a.object);
@@ -169,19 +175,43 @@ fn check_stated(a: &Attributes<'_>, quota: &Object, hard: &ResourceList, stated:
 async fn used_now(target: &Target<'_>, quota: &Value, without: Option<&str>) -> Result<ResourceList, Status> {
     target.core.objects.fresh().await?;
     let hard = resource_list(quota.pointer("/spec/hard"));
-    let mut objects = Vec::new();
     let resources = target.core.objects.resources();
+    let mut objects = Vec::new();
     for resource in &resources {
         let kind = resource.kind();
         if !kind.namespaced || resource.is_converted() || !concerns(&hard, &kind.group, &kind.plural) {
             continue;
         }
         let same_kind = kind.group == target.resource.kind().group && kind.plural == target.resource.kind().plural;
-        let counted = resource.list(target.namespace).into_iter();
-        let counted = counted.filter(|object| !same_kind || without != Some(object.header.name.as_str()));
-        objects.extend(counted.map(|object| (kind.group.as_str(), kind.plural.as_str(), object.value())));
+        let listed = resource.list(target.namespace).into_iter();
+        let listed = listed.filter(|object| !same_kind || without != Some(object.header.name.as_str()));
+        objects.extend(listed.map(|object| Counted {
+            group: &kind.group,
+            plural: &kind.plural,
+            object: object.value(),
+        }));
     }
-    Ok(in_use(quota, objects.into_iter()))
+    Ok(in_use(quota, &extended(target), &objects))
+}
+
+/// Returns the extended resources of the cluster's DeviceClasses.
+fn extended(target: &Target<'_>) -> ExtendedResources {
+    let classes = target.core.objects.cached_list("resource.k8s.io", "deviceclasses", "");
+    extended_resources(classes.iter().map(|class| class.value()))
+}
+
+/// Returns the pods and claims of the namespace, among which a new ResourceClaim is counted.
+fn beside(target: &Target<'_>) -> Vec<Counted<'static>> {
+    let kind = target.resource.kind();
+    if (kind.group.as_str(), kind.plural.as_str()) != ("resource.k8s.io", "resourceclaims") {
+        return Vec::new();
+    }
+    let mut objects = Vec::new();
+    for (group, plural) in [("", "pods"), ("resource.k8s.io", "resourceclaims")] {
+        let listed = target.core.objects.cached_list(group, plural, target.namespace);
+        objects.extend(listed.iter().map(|object| Counted { group, plural, object: object.value() }));
+    }
+    objects
 }
 
 fn write_status(quota: &mut Value, used: &ResourceList) {

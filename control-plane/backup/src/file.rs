@@ -165,7 +165,7 @@ pub fn extract_snapshot(path: &Path, secret: &Secret, output: &Path) -> Result<(
         let _ = fs::remove_file(output);
     }
     copied?;
-    file.sync_all().map_err(Error::io("write", output))
+    file.sync_all().and_then(|()| sync_parent(output)).map_err(Error::io("write", output))
 }
 
 /// Makes a file without a name in a directory, which ends with its last holder.

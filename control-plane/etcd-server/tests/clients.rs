@@ -207,7 +207,7 @@ async fn a_served_store_moves_into_etcd_while_it_is_read() {
     let transfer = Transfer::begin(&*target, b"/registry/").await.unwrap();
     transfer.raise(source.current().await.unwrap() + 100).await.unwrap();
     source.set_writable(false).await.unwrap();
-    let moved = transfer.copy(&*source).await.unwrap();
+    let moved = transfer.copy(&*source).await.unwrap().complete().await.unwrap();
     writer.await.unwrap();
     assert_eq!((moved.keys, moved.from), (301, served.store.revision()));
     let of = async |store: &dyn Store| {

@@ -1,4 +1,4 @@
-//! Streams of exec, attach and port-forward: SPDY, WebSockets, terminal sizes.
+//! Streams of exec, attach and port-forward: SPDY, WebSockets, terminal sizes; and those between the nodes of a volume.
 
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocket};
 
@@ -10,7 +10,13 @@ pub const TARGETS: &[Target] = &[
     Target { name: "spdy-headers", seeds: spdy_header_seeds, run: spdy_headers },
     Target { name: "websocket", seeds: websocket_seeds, run: websocket },
     Target { name: "terminal-size", seeds: size_seeds, run: terminal_size },
+    Target { name: "volume-increments", seeds: increment_seeds, run: corten_storage_control::fuzz::messages },
 ];
+
+fn increment_seeds() -> Vec<Vec<u8>> {
+    let hello = br#"{"replica":"pv","epoch":1,"base":""}"#.to_vec();
+    vec![corten_storage_control::fuzz::sample(), hello, br#"{"refused":"no"}"#.to_vec()]
+}
 
 fn spdy_seeds() -> Vec<Vec<u8>> {
     vec![corten_runtime::fuzz::spdy_sample()]

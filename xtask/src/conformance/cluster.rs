@@ -38,10 +38,14 @@ impl Cluster {
     /// Boots the machines, starts the cluster with flags of `corten up`, and waits until all nodes are Ready.
     pub fn up(programs: &Programs<'_>, registry: Registry, nodes: usize, flags: &[String]) -> Result<Cluster> {
         let dir = tempfile::Builder::new().prefix("corten-conformance").tempdir()?;
+        // Specs find a node's kubelet by the name of its process.
+        let corten = dir.path().join("kubelet");
+        std::fs::copy(programs.corten, &corten)
+            .with_context(|| format!("cannot copy {}", programs.corten.display()))?;
         let outside = Machine::boot();
         let mut cluster = Cluster { nodes: Vec::new(), outside, kubectl: programs.kubectl.into(), dir };
         for number in 1..=nodes {
-            cluster.nodes.push(Node::boot(number, programs.corten, programs.runc, cluster.dir.path())?);
+            cluster.nodes.push(Node::boot(number, &corten, programs.runc, cluster.dir.path())?);
         }
         cluster.connect(flags);
         cluster.serve(registry)?;
@@ -121,7 +125,10 @@ impl Cluster {
             std::os::unix::fs::symlink(&self.kubectl, bin.join("kubectl"))?;
         }
         let path = std::env::var("PATH").unwrap_or_default();
+        // The suite's kubectl must not find discovery that ours kept: short names of new resources are not in it.
+        let cache = program.file_name().map(|name| self.dir.path().join("caches").join(name));
         let mut command = self.outside.command(program);
+        command.envs(cache.map(|cache| ("KUBECACHEDIR", cache)));
         command.env("PATH", format!("{}:{path}", bin.display())).env("HOME", self.dir.path());
         command.env("KUBECONFIG", self.kubeconfig()).current_dir(self.dir.path()).stdin(Stdio::null());
         Ok(command)

@@ -16,7 +16,8 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-pub const PORT: u16 = 5000;
+/// The port of the registry. Specs run one of their own at 5000, on the network of any node.
+pub const PORT: u16 = 5443;
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 /// The time after which a silent client is disconnected.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -246,7 +247,7 @@ mod tests {
     fn an_image_is_served_by_its_name() {
         let dir = tempfile::tempdir().unwrap();
         let registry = Registry::read(&[archive(dir.path())]).unwrap();
-        assert!(registry.settings("10.0.0.1").contains("- {host: 'r.example', mirrors: ['10.0.0.1:5000']}\n"));
+        assert!(registry.settings("10.0.0.1").contains("- {host: 'r.example', mirrors: ['10.0.0.1:5443']}\n"));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         registry.serve(listener);

@@ -29,7 +29,7 @@ use tree::Tree;
 /// The longest run, unless the command says otherwise.
 const DEADLINE: Duration = Duration::from_secs(25 * 60);
 /// The test programs that the machine runs.
-const PROGRAMS: [Program; 2] = [
+static PROGRAMS: [Program; 2] = [
     Program { package: "corten-network", test: "nodes", filter: &["wireguard"] },
     Program { package: "corten", test: "kernel", filter: &[] },
 ];
@@ -84,10 +84,7 @@ fn outcome(root: &Path, filter: &[&str], deadline: Duration) -> Result<Outcome> 
         tree::Found::Tree(tree) => tree,
         tree::Found::Absent(reason) => return Ok(Outcome::Skipped(reason)),
     };
-    let mut built = Vec::new();
-    for program in &PROGRAMS {
-        built.push(Built { path: build(program)?, words: if filter.is_empty() { program.filter } else { filter } });
-    }
+    let built = build(filter)?;
     let initramfs = initramfs(root, &tree, &built)?;
     let written = tree.path("boot/initramfs");
     initramfs.write(&written)?;
@@ -106,23 +103,30 @@ fn outcome(root: &Path, filter: &[&str], deadline: Duration) -> Result<Outcome> 
     }
 }
 
-/// Builds a test program, and returns its path.
-fn build(program: &Program) -> Result<PathBuf> {
-    let Program { package, test, .. } = program;
-    let arguments = ["test", "--no-run", "--package", package, "--test", test, "--message-format", "json"];
+/// Builds the test programs. The whole workspace is named, so that what `cargo xtask test` has built is built already.
+fn build<'a>(filter: &'a [&'a str]) -> Result<Vec<Built<'a>>> {
+    let mut arguments = vec!["test", "--no-run", "--workspace", "--message-format", "json"];
+    arguments.extend(PROGRAMS.iter().flat_map(|program| ["--test", program.test]));
     println!("$ cargo {}", arguments.join(" "));
     let output = cargo_command(&arguments)?.stderr(Stdio::inherit()).output().context("cargo cannot be run")?;
-    ensure!(output.status.success(), "the test program {test} of {package} cannot be built");
+    ensure!(output.status.success(), "the test programs cannot be built");
     let text = String::from_utf8_lossy(&output.stdout);
-    let found = text.lines().filter_map(|line| executable(line, test)).next_back();
-    found.with_context(|| format!("cargo named no program of the test {test}"))
+    let messages: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let of_program = |program: &'static Program| {
+        let found = messages.iter().find_map(|message| executable(message, program));
+        let path = found.with_context(|| format!("cargo named no program of the test {}", program.test))?;
+        Ok(Built { path, words: if filter.is_empty() { program.filter } else { filter } })
+    };
+    PROGRAMS.iter().map(of_program).collect()
 }
 
-/// Returns the program that a message of cargo names for a test.
-fn executable(line: &str, test: &str) -> Option<PathBuf> {
-    let message: Value = serde_json::from_str(line).ok()?;
-    let is_test = message["target"]["name"] == test && message["profile"]["test"] == true;
-    is_test.then(|| message["executable"].as_str().map(PathBuf::from))?
+/// Returns the path that a message of cargo names for a test program.
+fn executable(message: &Value, program: &Program) -> Option<PathBuf> {
+    let package = message["package_id"].as_str()?;
+    let is_program = package.contains(&format!("#{}@", program.package))
+        && message["target"]["name"] == program.test
+        && message["profile"]["test"] == true;
+    is_program.then(|| message["executable"].as_str().map(PathBuf::from))?
 }
 
 /// Lists the files of the machine. Programs are at the paths that they have on the host: tests know them by those.
@@ -160,15 +164,23 @@ fn initramfs(root: &Path, tree: &Tree, tests: &[Built]) -> Result<Initramfs> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn the_test_program_is_found_in_cargos_messages() {
-        let message = |name: &str, test: bool| {
-            format!(r#"{{"target":{{"name":"{name}"}},"profile":{{"test":{test}}},"executable":"/x/{name}-1"}}"#)
+        let message = |package: &str, name: &str, test: bool| {
+            json!({
+                "package_id": format!("path+file:///x/{package}#{package}@0.2.0"),
+                "target": {"name": name},
+                "profile": {"test": test},
+                "executable": format!("/x/{name}-1"),
+            })
         };
-        assert_eq!(executable(&message("kernel", true), "kernel"), Some("/x/kernel-1".into()));
-        assert_eq!(executable(&message("walk", true), "kernel"), None);
-        assert_eq!(executable(&message("kernel", false), "kernel"), None);
-        assert_eq!(executable("not json", "kernel"), None);
+        let [nodes, _] = &PROGRAMS;
+        assert_eq!(executable(&message("corten-network", "nodes", true), nodes), Some("/x/nodes-1".into()));
+        assert_eq!(executable(&message("corten", "nodes", true), nodes), None);
+        assert_eq!(executable(&message("corten-network", "walk", true), nodes), None);
+        assert_eq!(executable(&message("corten-network", "nodes", false), nodes), None);
+        assert_eq!(executable(&json!({"reason": "build-finished"}), nodes), None);
     }
 }

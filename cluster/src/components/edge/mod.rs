@@ -22,8 +22,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use corten_client::Client;
 use corten_controllers::NodeComponent;
-use corten_gateway::data::{Applied, DataHalf, Signals};
+use corten_gateway::data::{Applied, DataHalf, FIRST_SECRETS, Signals, UnknownKeys};
 use corten_gateway::demand::Demand;
+use corten_gateway::key_sets::{Fetching, is_elsewhere};
 use corten_gateway::{control, data};
 use corten_routing::{BackendKey, Configuration, Endpoints};
 use tokio::sync::Mutex;
@@ -34,8 +35,8 @@ use crate::api_servers::ApiServers;
 use crate::config::{Cluster, Node, node_name};
 use crate::directories::Directories;
 use crate::edge_options::Edge;
-use crate::supervision;
 use crate::tasks::Tasks;
+use crate::{files, supervision};
 use credentials::Credentials;
 use process::{Found, Process, Wanted};
 use takeover::{Predecessor, Socket};
@@ -63,8 +64,14 @@ const DOWN_TIME: Duration = Duration::from_secs(5);
 /// The takeovers that may fail before the old proxy is stopped instead.
 const MAX_TAKEOVERS: u32 = 3;
 
+/// The time limit for the Secrets of a proxy that takes over: the one before serves all hosts meanwhile.
+const TAKEOVER_SECRETS: Duration = Duration::from_secs(30);
+
 /// The time for which the proxy stays after the last Gateway and Ingress was deleted.
 const IDLE_TIME: Duration = Duration::from_secs(60);
+
+/// How keys of tokens are fetched: by the CAs of this machine, and never from this machine.
+const FETCHING: Fetching = Fetching { roots: files::trusted_roots, is_allowed: is_elsewhere };
 
 /// Starts the controller of Gateways and Ingresses in the server's process.
 pub fn start_control(cluster: &Cluster, api: &ApiServer, tasks: &mut Tasks) {
@@ -78,6 +85,7 @@ pub fn start_control(cluster: &Cluster, api: &ApiServer, tasks: &mut Tasks) {
         identity: format!("{}_corten", cluster.node.name),
         leader_elect: cluster.several_servers,
         ports: options.edge_port_range.unwrap_or_default(),
+        fetching: FETCHING,
     };
     let orders = corten_acme::Config { identity: config.identity.clone(), leader_elect: config.leader_elect };
     spawn_control(config, orders, client, tasks);
@@ -250,6 +258,8 @@ impl Supervisor {
 struct Proxy {
     edge: corten_edge::Edge,
     serves: AtomicBool,
+    /// The time limit of the first table for its Secrets.
+    patience: Duration,
     predecessor: Mutex<Option<Predecessor>>,
 }
 
@@ -262,7 +272,8 @@ impl Proxy {
             None => Vec::new(),
         };
         let edge = corten_edge::Edge::new(corten_edge::Options { inherited, ..corten_edge::Options::default() });
-        Ok(Proxy { edge, serves: AtomicBool::new(false), predecessor: Mutex::new(predecessor) })
+        let patience = if predecessor.is_some() { TAKEOVER_SECRETS } else { FIRST_SECRETS };
+        Ok(Proxy { edge, serves: AtomicBool::new(false), patience, predecessor: Mutex::new(predecessor) })
     }
 
     /// Reports whether a table is served.
@@ -287,6 +298,14 @@ impl DataHalf for Proxy {
             failed.into_iter().map(|failed| failed.key).collect()
         })
     }
+
+    fn unknown_keys(&self) -> UnknownKeys<'_> {
+        Box::pin(self.edge.unknown_keys())
+    }
+
+    fn patience(&self) -> Duration {
+        self.patience
+    }
 }
 
 /// Runs `corten edge`.
@@ -301,6 +320,7 @@ pub async fn alone(flags: Edge, shutdown: CancellationToken) -> Result<()> {
             identity: format!("{name}_{}", std::process::id()),
             leader_elect: true,
             ports: flags.edge_port_range.unwrap_or_default(),
+            fetching: FETCHING,
         };
         let orders = corten_acme::Config { identity: config.identity.clone(), leader_elect: true };
         spawn_control(config, orders, client.clone(), &mut tasks);

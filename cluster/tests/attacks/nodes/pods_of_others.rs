@@ -2,35 +2,20 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::fs::File;
-use std::process::Child;
-
 use base64::{Engine, engine::general_purpose::STANDARD};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+use testkit::agent::Agent;
 use testkit::cluster::{Cluster, IMAGE};
 use testkit::{tools, wait};
 
 const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
 const PASSWORD: &str = "hunter2";
 
-/// The agent of the node, which ends with the test.
-struct Agent(Child);
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn join(first: &Cluster, second: &Cluster) -> Agent {
     first.machine.connect(&second.machine, "10.88.0.3");
     let command = first.corten(&["token", "create", "--print-join-command"]);
     let words: Vec<&str> = command.split_whitespace().skip(1).chain(["--node-name", "second"]).collect();
-    let log = File::create(second.scratch().join("agent.log")).unwrap();
-    let mut command = second.corten_command(&words);
-    command.stdout(log.try_clone().unwrap()).stderr(log);
-    Agent(command.spawn().unwrap())
+    Agent::start(second, &words)
 }
 
 /// The means of the thief: the credentials in the node's files.

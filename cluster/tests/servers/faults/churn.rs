@@ -3,9 +3,10 @@
 use std::time::Instant;
 
 use corten_members::Members;
+use testkit::random::Random;
 use testkit::wait;
 
-use super::plan::{Change, Random, next_change};
+use super::plan::{Change, next_change};
 use super::{CALM, FIRST, Length, NAMES, Run, World, seconds, summarize};
 use crate::machines::{credentials, join};
 

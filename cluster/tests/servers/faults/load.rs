@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use corten_api::k8s_openapi::api::core::v1::ConfigMap;
 use corten_client::{Client, DeleteOptions, Error, ListOptions, WatchEvent};
 use futures::StreamExt;
+use testkit::random::Random;
 use tokio_util::sync::CancellationToken;
 
 use super::history::{Event, Found, History, Kind, Listing, Outcome, Read, Watch, Write};
-use super::plan::Random;
 
 pub const NAMESPACE: &str = "faults";
 /// The number of objects.
@@ -68,7 +68,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn key(random: &mut Random) -> String {
-    format!("key-{:02}", random.below(KEYS))
+    format!("key-{:02}", random.index(KEYS))
 }
 
 fn version_of(object: &ConfigMap) -> u64 {
@@ -173,7 +173,7 @@ impl Load {
             match known {
                 None => self.read(&caller, &key).await,
                 Some(None) => self.change(&caller, Kind::Create, &key, None).await,
-                Some(version) if random.below(12) == 0 => self.change(&caller, Kind::Delete, &key, version).await,
+                Some(version) if random.index(12) == 0 => self.change(&caller, Kind::Delete, &key, version).await,
                 Some(version) => self.change(&caller, Kind::Update, &key, version).await,
             }
         }
@@ -261,7 +261,7 @@ impl Load {
                 () = self.stop.cancelled() => return,
                 _ = ticks.tick() => {}
             }
-            match random.below(3) {
+            match random.index(3) {
                 0 => drop(self.list(&caller).await),
                 _ => self.read(&caller, &key(&mut random)).await,
             }

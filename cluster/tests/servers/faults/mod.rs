@@ -21,11 +21,12 @@ use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::Namespace;
 use corten_client::{Client, HttpsConfig, Kubeconfig};
 use corten_members::Members;
+use testkit::agent::Agent;
 use testkit::cluster::Cluster;
 use testkit::{tools, wait};
 use tokio::task::JoinSet;
 
-use super::machines::{Agent, CORTEN, credentials, etcd_pid, join, members, signal_etcd, words};
+use super::machines::{CORTEN, credentials, etcd_pid, join, members, signal_etcd, words};
 use load::{Caller, Failure, Load, NAMESPACE};
 use plan::{Fault, Step};
 

@@ -2,27 +2,7 @@
 
 use std::time::Duration;
 
-/// A generator of numbers that look random and follow from their seed.
-#[derive(Clone)]
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-}
+use testkit::random::Random;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
@@ -61,13 +41,13 @@ pub fn steps(seed: u64, servers: usize) -> impl Iterator<Item = Step> {
         if kinds.is_empty() {
             kinds.extend(FAULTS);
         }
-        let fault = kinds.swap_remove(random.below(kinds.len()));
-        let first = random.below(servers);
+        let fault = kinds.swap_remove(random.index(kinds.len()));
+        let first = random.index(servers);
         let mut targets = vec![first];
-        if random.below(DOUBLE) == 0 {
-            targets.push((first + 1 + random.below(servers - 1)) % servers);
+        if random.index(DOUBLE) == 0 {
+            targets.push((first + 1 + random.index(servers - 1)) % servers);
         }
-        let hold = Duration::from_millis(2000 + random.next() % 6000);
+        let hold = Duration::from_millis(2000 + random.number() % 6000);
         Some(Step { fault, targets, hold })
     })
 }
@@ -85,10 +65,10 @@ pub enum Change {
 pub fn next_change(random: &mut Random, active: &[usize], machines: usize) -> Change {
     let idle: Vec<usize> = (0..machines).filter(|machine| !active.contains(machine)).collect();
     let may_leave = active.len() > 3;
-    let joins = !idle.is_empty() && (!may_leave || random.below(2) == 0);
+    let joins = !idle.is_empty() && (!may_leave || random.index(2) == 0);
     match joins {
-        true => Change::Join(idle[random.below(idle.len())]),
-        false => Change::Leave(active[random.below(active.len())]),
+        true => Change::Join(idle[random.index(idle.len())]),
+        false => Change::Leave(active[random.index(active.len())]),
     }
 }
 
