@@ -45,7 +45,9 @@ pub async fn execute(provider: &dyn Provider, api: &dyn Api, actions: &[Action])
             }
             Action::DeleteNode { name, uid } => api.delete_node(name, uid).await.map_err(Failure::Api)?,
             Action::Event(event) => api.event(event),
-            Action::EnsureBalancer { wanted, service } => ensure(balancers(provider)?, api, wanted, service).await?,
+            Action::EnsureBalancer { wanted, service } => {
+                ensure(balancers(provider)?, api, wanted.as_deref(), service).await?;
+            }
             Action::DeleteBalancer { name } => balancers(provider)?.delete_balancer(name).await?,
             Action::CreateRoute(new) => create_route(routes(provider)?, api, new).await?,
             Action::DeleteRoute(route) => routes(provider)?.delete_route(route).await?,
@@ -92,14 +94,23 @@ async fn create_route(routes: &dyn Routes, api: &dyn Api, new: &NewRoute) -> Res
 }
 
 /// Makes a load balancer, and writes its addresses or the reason why there is none.
-async fn ensure(balancers: &dyn Balancers, api: &dyn Api, wanted: &Balancer, service: &Value) -> Result<(), Failure> {
+async fn ensure(
+    balancers: &dyn Balancers,
+    api: &dyn Api,
+    wanted: Result<&Balancer, &Error>,
+    service: &Value,
+) -> Result<(), Failure> {
     let event = |is_warning, reason, message: String| {
         api.event(&Event::about(Kind::Service, service, is_warning, reason, message));
     };
-    let status = match balancers.ensure_balancer(wanted).await {
+    let ensured = match wanted {
+        Ok(wanted) => balancers.ensure_balancer(wanted).await,
+        Err(error) => Err(error.clone()),
+    };
+    let status = match ensured {
         Ok(status) => status,
         Err(error) => {
-            if let Some(condition) = service::condition(service, Some(&error), &now()) {
+            if let Some(condition) = service::condition(service, Err(&error), &now()) {
                 api.set_condition(service, condition).await.map_err(Failure::Api)?;
             }
             let message = format!("Error syncing load balancer: {error}");
@@ -114,7 +125,7 @@ async fn ensure(balancers: &dyn Balancers, api: &dyn Api, wanted: &Balancer, ser
         api.patch(kind, &key, &patch, is_status).await.map_err(Failure::Api)?;
         event(false, "EnsuredLoadBalancer", "Ensured load balancer".to_owned());
     }
-    if let Some(condition) = service::condition(service, None, &now()) {
+    if let Some(condition) = service::condition(service, Ok(&status.warnings), &now()) {
         api.set_condition(service, condition).await.map_err(Failure::Api)?;
     }
     Ok(())

@@ -16,7 +16,7 @@ use crate::controllers::{node, node_lifecycle, route, service};
 use crate::execute::{ClientApi, Failure, execute, execute_each};
 use crate::nodes::{reference, targets};
 use crate::objects::list;
-use crate::provider::{Error, Provider};
+use crate::provider::{COMPARE_INTERVAL, Error, Provider};
 
 /// The number of tasks that run at once. Providers ask about the objects of several in one call.
 const WORKERS: usize = 32;
@@ -26,8 +26,6 @@ const ADDRESS_INTERVAL: Duration = Duration::from_secs(300);
 const LIFECYCLE_INTERVAL: Duration = Duration::from_secs(5);
 /// The interval at which the routes are compared with the cloud's.
 const ROUTE_INTERVAL: Duration = Duration::from_secs(60);
-/// The interval at which load balancers are compared with their Services.
-const SERVICE_INTERVAL: Duration = Duration::from_secs(600);
 /// The wait after an error that only a user can correct; a change of the object ends it.
 const INVALID: Duration = Duration::from_secs(60);
 /// The wait after an answer that asks for fewer requests without a time.
@@ -111,6 +109,7 @@ struct Manager {
 }
 
 async fn lead(config: Config, provider: Arc<dyn Provider>, client: Client, shutdown: CancellationToken) {
+    provider.forget();
     let caches = Caches::new(client.clone(), shutdown.clone());
     let recorder = EventRecorder::new(client.clone(), "cloud-controller-manager", "");
     let manager = Arc::new(Manager {
@@ -262,7 +261,7 @@ impl Manager {
         let Some(object) = self.services.get(key) else { return Ok(None) };
         let actions = service::reconcile(&with_version(&object), &self.all_nodes(), self.provider.name());
         execute(&*self.provider, &self.api, &actions).await?;
-        Ok(service::wants_balancer(&object.value()).then_some(SERVICE_INTERVAL))
+        Ok(service::wants_balancer(&object.value()).then_some(COMPARE_INTERVAL))
     }
 
     async fn routes(&self) -> Result<Option<Duration>, Failure> {

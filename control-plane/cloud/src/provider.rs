@@ -10,6 +10,9 @@ use std::time::Duration;
 use corten_meta::Key;
 use futures::future::BoxFuture;
 
+/// The interval at which load balancers are compared with their Services, also where nothing has changed.
+pub const COMPARE_INTERVAL: Duration = Duration::from_secs(600);
+
 /// The answer of a provider.
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, Error>>;
 
@@ -33,6 +36,9 @@ pub trait Provider: Send + Sync + 'static {
     /// Returns the provider's name, with which the domain of its annotations begins.
     fn name(&self) -> &'static str;
 
+    /// Forgets what it knows of the cloud: another process may have changed it.
+    fn forget(&self) {}
+
     /// Returns the instance of a node; `None` if the cloud has none: existence, power state and metadata in one call.
     fn instance<'a>(&'a self, node: &'a NodeReference) -> Answer<'a, Option<Instance>>;
 
@@ -50,7 +56,8 @@ pub trait Provider: Send + Sync + 'static {
 /// The load balancers of a cloud.
 pub trait Balancers: Send + Sync {
     fn balancer<'a>(&'a self, name: &'a str) -> Answer<'a, Option<BalancerStatus>>;
-    /// Creates a load balancer, or changes it to the wanted one.
+    /// Creates a load balancer, or changes it to the wanted one. One that differs in its nodes alone, and that was
+    /// compared within [`COMPARE_INTERVAL`], may get those alone.
     fn ensure_balancer<'a>(&'a self, wanted: &'a Balancer) -> Answer<'a, BalancerStatus>;
     fn delete_balancer<'a>(&'a self, name: &'a str) -> Answer<'a, ()>;
 }

@@ -444,25 +444,45 @@ fn a_node_ip_that_the_instance_does_not_have_is_reported() {
 fn a_service_without_a_load_balancer_has_a_condition_until_it_has_one() {
     let mut service = new_service("web");
     let denied = Error::Denied("no".to_owned());
-    assert_eq!(service::condition(&service, None, NOW), None, "it never failed");
-    let condition = service::condition(&service, Some(&denied), NOW).unwrap();
+    assert_eq!(service::condition(&service, Ok(&[]), NOW), None, "it never failed");
+    let condition = service::condition(&service, Err(&denied), NOW).unwrap();
     assert_eq!(condition["message"], "the cloud does not accept the credentials: no");
     assert_eq!((&condition["status"], &condition["reason"]), (&json!("False"), &json!("SyncLoadBalancerFailed")));
     service["status"]["conditions"] = json!([condition]);
-    assert_eq!(service::condition(&service, Some(&denied), NOW), None, "it is written once");
+    assert_eq!(service::condition(&service, Err(&denied), NOW), None, "it is written once");
     let throttled = Error::Throttled { message: "slowly".to_owned(), after: None };
-    assert_eq!(service::condition(&service, Some(&throttled), NOW), None);
-    let assigned = service::condition(&service, None, NOW).unwrap();
+    assert_eq!(service::condition(&service, Err(&throttled), NOW), None);
+    let assigned = service::condition(&service, Ok(&[]), NOW).unwrap();
     assert_eq!((&assigned["status"], &assigned["message"]), (&json!("True"), &json!("")));
 }
 
 #[test]
-fn a_service_without_node_ports_is_refused_with_a_sentence() {
+fn a_part_of_a_service_without_effect_is_in_its_condition() {
     let mut service = new_service("web");
-    service["spec"]["ports"][0]["nodePort"] = Value::Null;
-    let actions = service::reconcile(&service, &[], "memory");
-    let [Action::Event(event)] = &actions[..] else { panic!("{actions:?}") };
-    assert_eq!(event.message, "the port 80 has no node port, which this cloud's load balancers need");
+    let warnings = ["the annotation a is not known".to_owned(), "b has no effect".to_owned()];
+    let condition = service::condition(&service, Ok(&warnings), NOW).unwrap();
+    let sentence = "the annotation a is not known; b has no effect";
+    assert_eq!((&condition["status"], &condition["message"]), (&json!("True"), &json!(sentence)));
+    service["status"]["conditions"] = json!([condition]);
+    assert_eq!(service::condition(&service, Ok(&warnings), NOW), None, "it is written once");
+    assert_eq!(service::condition(&service, Ok(&[]), NOW).unwrap()["message"], "");
+}
+
+#[test]
+fn a_service_without_node_ports_is_refused_with_a_sentence() {
+    let world = world();
+    world.converge();
+    let service = Key::new("default", "web");
+    world.state().patch(Kind::Service, &service, &json!({"spec": {"ports": [{"port": 80}]}})).unwrap();
+    world.pass().unwrap_err();
+    let sentence = "the port 80 has no node port, which this cloud's load balancers need";
+    let state = world.state();
+    assert_eq!(
+        state.events.last().unwrap(),
+        &format!("SyncLoadBalancerFailed Error syncing load balancer: {sentence}")
+    );
+    assert_eq!(state.objects[&(Kind::Service, service)]["status"]["conditions"][0]["message"], sentence);
+    assert_eq!(state.balancers.len(), 1, "what it has stays");
 }
 
 #[test]

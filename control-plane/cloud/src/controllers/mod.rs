@@ -9,7 +9,7 @@ use corten_meta::Key;
 use serde_json::Value;
 
 use crate::objects::{key, list, string};
-use crate::provider::{Balancer, Route};
+use crate::provider::{Balancer, Error, Route};
 
 /// A write to the API, or a call to the cloud. They are carried out in order; a failure ends the list, and the next
 /// reconcile begins anew.
@@ -27,9 +27,10 @@ pub enum Action {
         uid: String,
     },
     Event(Event),
-    /// Makes a load balancer, and writes its addresses into the Service's status.
+    /// Makes a load balancer, and writes its addresses into the Service's status, or the reason why there is none. The
+    /// error is the fault of the Service's spec.
     EnsureBalancer {
-        wanted: Balancer,
+        wanted: Result<Box<Balancer>, Error>,
         service: Box<Value>,
     },
     DeleteBalancer {

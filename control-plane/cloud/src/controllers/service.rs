@@ -12,7 +12,7 @@ use crate::nodes::targets;
 use crate::objects::{key, list, string};
 use crate::provider::{Annotation, Balancer, BalancerPort, BalancerStatus, Error, Ingress};
 
-/// The condition of Services whose load balancer could not be made, as the controller of addresses without a cloud has it.
+/// The condition of Services whose load balancer could not be made, or lacks a part, as the controller of addresses without a cloud has it.
 const CONDITION: &str = "network.corten.dev/AddressAssigned";
 /// The finalizer of Services with a load balancer.
 pub const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
@@ -40,15 +40,9 @@ pub fn reconcile(service: &Value, nodes: &[Value], provider: &str) -> Vec<Action
 }
 
 fn ensure(service: &Value, nodes: &[Value], provider: &str, is_finalized: bool) -> Vec<Action> {
-    let wanted = match balancer(service, nodes, provider) {
-        Ok(wanted) => wanted,
-        Err(message) => {
-            let event = Event::about(Kind::Service, service, true, "SyncLoadBalancerFailed", message);
-            return vec![Action::Event(event)];
-        }
-    };
+    let wanted = balancer(service, nodes, provider).map(Box::new).map_err(Error::Invalid);
     let mut actions = Vec::new();
-    if !is_finalized {
+    if wanted.is_ok() && !is_finalized {
         let all: Vec<&str> = finalizers(service).chain([FINALIZER]).collect();
         actions.push(patch_finalizers(service, &all, json!({})));
     }
@@ -132,14 +126,15 @@ fn balancer(service: &Value, nodes: &[Value], provider: &str) -> Result<Balancer
     })
 }
 
-/// Returns the condition of a Service after its load balancer was reconciled, or the error of it; `None` if it is there. A
-/// Service that never was without a load balancer has none. An answer that asks to wait changes nothing.
-pub fn condition(service: &Value, error: Option<&Error>, now: &str) -> Option<Value> {
+/// Returns the condition of a Service after its load balancer was reconciled: with the sentences about parts that have no
+/// effect, or with the error. `None` if it is there. A Service that never was without a load balancer, and has none of
+/// these parts, has no condition. An answer that asks to wait changes nothing.
+pub fn condition(service: &Value, outcome: Result<&[String], &Error>, now: &str) -> Option<Value> {
     let old = list(service, "/status/conditions").find(|one| one["type"] == CONDITION);
-    let (status, reason, message) = match (error, old) {
-        (Some(Error::Throttled { .. }), _) | (None, None) => return None,
-        (Some(error), _) => ("False", "SyncLoadBalancerFailed", error.to_string()),
-        (None, Some(_)) => ("True", "Assigned", String::new()),
+    let (status, reason, message) = match (outcome, old) {
+        (Err(Error::Throttled { .. }), _) | (Ok([]), None) => return None,
+        (Err(error), _) => ("False", "SyncLoadBalancerFailed", error.to_string()),
+        (Ok(warnings), _) => ("True", "Assigned", warnings.join("; ")),
     };
     if old.is_some_and(|old| old["status"] == status && old["message"] == message) {
         return None;

@@ -14,7 +14,7 @@ use tokio::time::{Duration, Instant};
 
 use crate::provider::Error;
 
-/// The longest time for which answers are held. It is shorter than the Lease of a leader, so that a process that leads
+/// The time for which answers are usually held. It is shorter than the Lease of a leader, so that a process that leads
 /// again holds nothing of the time before.
 pub const HELD: Duration = Duration::from_secs(10);
 
@@ -25,6 +25,8 @@ pub type Fetched<V> = Result<BTreeMap<String, V>, Error>;
 pub struct Batch<V> {
     /// The most keys of one fetch.
     most: usize,
+    /// The time for which answers are held.
+    hold: Duration,
     questions: Mutex<Vec<Question<V>>>,
     /// Held by the asker that fetches.
     turn: tokio::sync::Mutex<()>,
@@ -48,12 +50,22 @@ type Answer<V> = Result<Option<V>, Error>;
 impl<V: Clone> Batch<V> {
     /// Returns a batch that fetches at most so many keys at once.
     pub fn new(most: usize) -> Batch<V> {
+        Batch::held_for(HELD, most)
+    }
+
+    /// Returns a batch whose answers are held for this time.
+    pub fn held_for(hold: Duration, most: usize) -> Batch<V> {
         let held = Mutex::new(BTreeMap::new());
-        Batch { most, questions: Mutex::new(Vec::new()), turn: tokio::sync::Mutex::new(()), held }
+        Batch { most, hold, questions: Mutex::new(Vec::new()), turn: tokio::sync::Mutex::new(()), held }
+    }
+
+    /// Forgets the answers.
+    pub fn forget(&self) {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Returns the object of a key as a fetch found it that began at this moment or later. No such fetch is older than
-    /// [`HELD`]. That an object does not exist is always asked.
+    /// the time for which answers are held. That an object does not exist is always asked.
     pub async fn get_since<'a>(
         &self,
         key: &str,
@@ -89,7 +101,7 @@ impl<V: Clone> Batch<V> {
     /// Holds the objects of a fetch, and forgets those of old ones.
     fn hold(&self, began: Instant, found: &BTreeMap<String, V>) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.retain(|_, one| one.began.elapsed() < HELD);
+        held.retain(|_, one| one.began.elapsed() < self.hold);
         held.extend(found.iter().map(|(key, value)| (key.clone(), Held { began, value: value.clone() })));
     }
 

@@ -7,6 +7,8 @@
 
 mod moto;
 
+use std::collections::BTreeMap;
+
 use corten_cloud::provider::{
     Annotation, Balancer, BalancerNode, BalancerPort, BalancerStatus, Error, NodeReference, Provider, Route,
 };
@@ -143,8 +145,9 @@ async fn a_load_balancer_is_made_changed_and_deleted_whole() {
     assert!(rules.contains(&json!([30080, "198.51.100.0/24", "kubernetes.io/rule/nlb/client=a1"])), "{rules:?}");
     assert!(rules.contains(&json!([22, "192.0.2.0/24", "mine"])), "{rules:?}");
 
-    // A second call changes nothing.
+    // A second call changes nothing, nor does that of another process.
     ensure(&*provider, &wanted).await.unwrap();
+    ensure(&*open_provider(&door).await, &wanted).await.unwrap();
     assert_eq!(moto.boto3(STATE), state);
 
     // A node, a port, the source ranges and the annotations change.
@@ -208,6 +211,97 @@ async fn a_manager_that_is_killed_after_any_call_leaves_nothing_behind() {
         door.kill(last, delete(&*open_provider(&door).await, &name)).await;
         delete(&*open_provider(&door).await, &name).await.unwrap();
         assert_eq!(left(&moto, &name), nothing, "killed while deleting after call {last}");
+    }
+}
+
+/// Returns the IDs of the targets of a load balancer's listeners, in their order.
+fn registered(moto: &Moto, name: &str) -> Vec<Vec<String>> {
+    let state = moto.boto3(STATE);
+    let all = state["balancers"].as_array().unwrap();
+    let balancer = all.iter().find(|one| one["name"] == name).unwrap();
+    let ids = |listener: &Value| {
+        let targets = listener["targets"].as_array().unwrap().iter();
+        targets.map(|target| target[0].as_str().unwrap().to_owned()).collect()
+    };
+    balancer["listeners"].as_array().unwrap().iter().map(ids).collect()
+}
+
+/// Returns the IDs of nodes as targets, in order.
+fn target_ids(nodes: &[BalancerNode]) -> Vec<String> {
+    let id = |node: &BalancerNode| node.provider_id.rsplit('/').next().unwrap().to_owned();
+    let mut ids: Vec<String> = nodes.iter().map(id).collect();
+    ids.sort_unstable();
+    ids
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_come_and_go_cost_one_call_for_each_target_group() {
+    let Some(moto) = Moto::start() else { return };
+    let world = world(&moto, 4);
+    let all = nodes(&world, 4);
+    let door = Door::before(&moto);
+    let provider = open_provider(&door).await;
+    let wanted = |nodes: &[BalancerNode]| balancer("a1", nodes.to_vec(), &[]);
+    ensure(&*provider, &wanted(&all[..2])).await.unwrap();
+    let change = async |nodes: &[BalancerNode]| {
+        door.set(Fault::None);
+        ensure(&*provider, &wanted(nodes)).await.unwrap();
+        let expected = target_ids(nodes);
+        assert_eq!(registered(&moto, "a1"), [expected.clone(), expected]);
+        door.actions().into_iter().map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>()
+    };
+    assert_eq!(change(&all[..3]).await, ["DescribeInstances 1", "RegisterTargets 2"]);
+    assert_eq!(change(&all[1..3]).await, ["DeregisterTargets 2"]);
+    assert_eq!(change(&all[1..3]).await, Vec::<String>::new());
+
+    // An instance whose packets another security group lets in needs the rules there.
+    let id = all[3].provider_id.rsplit('/').next().unwrap();
+    moto.boto3(&format!(
+        "tags = [dict(ResourceType='security-group', Tags=[dict(Key='kubernetes.io/cluster/c', Value='owned')])]\n\
+         g = ec2.create_security_group(GroupName='others', Description='d', VpcId='{}', TagSpecifications=tags)['GroupId']\n\
+         ec2.modify_instance_attribute(InstanceId='{id}', Groups=[g])\nprint('1')",
+        world["vpc"].as_str().unwrap()
+    ));
+    provider.forget();
+    ensure(&*provider, &wanted(&all[1..3])).await.unwrap();
+    let rules = left(&moto, "a1").rules;
+    change(&all[1..4]).await;
+    assert_eq!(left(&moto, "a1").rules, 2 * rules);
+
+    // Another process has changed the load balancer: moto refuses to deregister what is not registered.
+    ensure(&*open_provider(&door).await, &wanted(&all[1..2])).await.unwrap();
+    change(&all[1..2]).await;
+    delete(&*provider, "a1").await.unwrap();
+    assert_eq!(left(&moto, "a1"), Left { balancers: 0, groups: 0, rules: 0 });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_node_survives_failing_calls_and_a_killed_manager() {
+    let Some(moto) = Moto::start() else { return };
+    let world = world(&moto, 4);
+    let all = nodes(&world, 4);
+    let door = Door::before(&moto);
+    let wanted = |nodes: &[BalancerNode]| balancer("a1", nodes.to_vec(), &[]);
+    let provider = open_provider(&door).await;
+    ensure(&*provider, &wanted(&all)).await.unwrap();
+    for seed in 0..12_u64 {
+        let first = usize::try_from(seed % 3).unwrap();
+        let nodes = &all[first..first + 2];
+        door.set(Fault::Random(seed * 1_000));
+        let mut rounds = 0;
+        while let Err(error) = ensure(&*provider, &wanted(nodes)).await {
+            rounds += 1;
+            assert!(rounds < 50, "{error}");
+        }
+        assert_eq!(registered(&moto, "a1"), [target_ids(nodes), target_ids(nodes)], "seed {seed}");
+    }
+    door.set(Fault::None);
+    for last in 0..4 {
+        let ending = open_provider(&door).await;
+        ensure(&*ending, &wanted(&all[..2])).await.unwrap();
+        door.kill(last, ensure(&*ending, &wanted(&all[2..]))).await;
+        ensure(&*open_provider(&door).await, &wanted(&all[2..])).await.unwrap();
+        assert_eq!(registered(&moto, "a1"), [target_ids(&all[2..]), target_ids(&all[2..])], "killed after call {last}");
     }
 }
 
@@ -437,9 +531,9 @@ fn number(name: &str, default: usize) -> usize {
 
 /// Ensures a load balancer, and repeats what fails as the service controller does; returns the number of failures. The
 /// lists of moto's threads change while others read them, which it answers with an internal error.
-async fn ensure_at_last(provider: &dyn Provider, wanted: &Balancer) -> usize {
+async fn ensure_at_last(provider: &dyn Provider, wanted: Balancer) -> usize {
     let mut failures = 0;
-    while let Err(error) = ensure(provider, wanted).await {
+    while let Err(error) = ensure(provider, &wanted).await {
         failures += 1;
         assert!(failures < 10 && error.to_string().contains("500 Internal Server Error"), "{error}");
     }
@@ -464,38 +558,47 @@ async fn many_services_and_nodes_share_their_questions() {
     assert!(found.iter().all(|one| matches!(one, Ok(Some(_)))), "{found:?}");
     assert!(door.actions()["DescribeInstances"] <= 1 + nodes_wanted.div_ceil(200), "{:?}", door.actions());
 
-    let wanted: Vec<Balancer> = (0..services)
-        .map(|number| {
-            let mut wanted = balancer(&format!("a{number}"), nodes.clone(), &[]);
-            wanted.ports.truncate(1);
-            wanted.ports[0].node_port = 30_000 + u16::try_from(number).unwrap();
-            wanted
-        })
-        .collect();
-    let questions = async |changes: usize| {
+    let wanted = |number: usize, nodes: &[BalancerNode]| {
+        let mut wanted = balancer(&format!("a{number}"), nodes.to_vec(), &[]);
+        wanted.ports.truncate(1);
+        wanted.ports[0].node_port = 30_000 + u16::try_from(number).unwrap();
+        wanted
+    };
+    let calls = async |nodes: &[BalancerNode], changes: usize| {
         door.set(Fault::None);
         let begun = std::time::Instant::now();
-        let ensured = futures::stream::iter(&wanted).map(|one| ensure_at_last(&*provider, one));
+        let ensured = futures::stream::iter(0..services).map(|one| ensure_at_last(&*provider, wanted(one, nodes)));
         let failures = ensured.buffer_unordered(32).fold(0, async |sum, failures| sum + failures).await;
         let actions = door.actions();
         let changed: usize =
             actions.iter().filter(|(name, _)| !name.starts_with("Describe")).map(|(_, count)| count).sum();
         assert!((changes..=changes + failures).contains(&changed), "{failures} failures: {actions:?}");
         eprintln!(
-            "{services} Services, {nodes_wanted} nodes in {:?}, {failures} failures: {actions:?}",
+            "{services} Services, {} nodes in {:?}, {failures} failures: {actions:?}",
+            nodes.len(),
             begun.elapsed()
         );
-        actions
+        (actions, failures)
     };
     let registrations = nodes_wanted.div_ceil(200);
     // A target group, its targets, a load balancer and a listener of each Service.
-    let made = questions(services * (3 + registrations)).await;
+    let (made, _) = calls(&nodes, services * (3 + registrations)).await;
     let asked: usize = made.iter().filter(|(name, _)| name.starts_with("Describe")).map(|(_, count)| count).sum();
     assert!(asked < 2 * services, "{asked} questions: {made:?}");
-    // Nothing is to be changed; parts of one load balancer can only be asked for by it.
-    let settled = questions(0).await;
+    // A node that leaves, and comes back.
+    for (nodes, action) in [(&nodes[1..], "DeregisterTargets"), (&nodes[..], "RegisterTargets")] {
+        let (changed, failures) = calls(nodes, services).await;
+        assert!(failures > 0 || changed.len() == 1 && changed[action] == services, "{changed:?}");
+    }
+    // Nothing has changed.
+    assert_eq!(calls(&nodes, 0).await.0, BTreeMap::new());
+    // Another process compares all; parts of one load balancer can only be asked for by it.
+    provider.forget();
+    let (settled, _) = calls(&nodes, 0).await;
     for (action, count) in &settled {
         let is_single = ["Attributes", "TargetHealth", "Listeners"].iter().any(|part| action.ends_with(part));
         assert!(*count <= services && (is_single || *count < services), "{settled:?}");
     }
+    let batches = 2 * services.div_ceil(20);
+    assert!(settled["DescribeTags"] <= 2 * batches, "{batches} would do: {settled:?}");
 }

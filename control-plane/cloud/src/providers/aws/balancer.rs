@@ -12,13 +12,16 @@ use corten_outbound::xml::Element;
 use tokio::time::Instant;
 
 use super::super::batch::Fetched;
+use super::compared::{Compared, Filled};
+use super::instances::instance_ids;
 use super::options::{Options, Pair};
+use super::recent::Since;
 use super::rules::rules;
 use super::subnets::Subnet;
 use super::tags::{Listed, pairs};
-use super::target_groups::Made;
-use super::wanted::{Listener, Wanted, wanted};
-use super::{ALL, Aws, OWNED, instances};
+use super::target_groups::{Made, targets};
+use super::wanted::{Group, Listener, Wanted, target_type, wanted};
+use super::{ALL, Aws, MOST_LISTED, OWNED};
 use crate::provider::{Answer, Balancer, BalancerStatus, Balancers, Error, Ingress};
 
 /// The most targets of one call.
@@ -53,12 +56,14 @@ impl Standing {
 
 impl Aws {
     /// Returns the load balancer of a name that is the cluster's; the error says that it is another owner's.
-    async fn own_balancer(&self, name: &str, since: Instant) -> Result<Option<Present>, Error> {
-        let all = self.balancers_since(since).await?;
+    async fn own_balancer(&self, name: &str, since: Since) -> Result<Option<Present>, Error> {
+        let all = self.balancers_since(since.lists).await?;
         let Some(balancer) = named(&all, name) else { return Ok(None) };
-        let tags = self.tags_of(balancer.get("LoadBalancerArn"), &Listed::balancers(&all), since).await?;
-        if self.is_ours(&tags) {
-            return Ok(Some(Present { balancer: balancer.clone(), tags }));
+        for since in [since.tags, Instant::now()] {
+            let tags = self.tags_of(balancer.get("LoadBalancerArn"), &Listed::balancers(&all), since).await?;
+            if self.is_ours(&tags) {
+                return Ok(Some(Present { balancer: balancer.clone(), tags }));
+            }
         }
         let tag = self.cluster_tag();
         Err(Error::Invalid(format!("the load balancer {name} is not this cluster's: it has no tag {tag}={OWNED}")))
@@ -71,27 +76,59 @@ impl Aws {
     }
 
     async fn all_balancers(&self) -> Fetched<Arc<Vec<Element>>> {
-        let found = self.elb.pages(&Call::new("DescribeLoadBalancers"), "LoadBalancers/member", MARKER).await?;
+        let call = Call::new("DescribeLoadBalancers").with("PageSize", MOST_LISTED);
+        let found = self.elb.pages(&call, "LoadBalancers/member", MARKER).await?;
         Ok([(ALL.to_owned(), Arc::new(found))].into())
     }
 
     async fn ensure(&self, balancer: &Balancer) -> Result<BalancerStatus, Error> {
-        let ensured = self.ensure_since(balancer, self.recent.since(&balancer.name)).await;
+        if let Some(compared) = self.compared.take(balancer) {
+            match self.change_nodes(balancer, compared).await {
+                Ok(Some(changed)) => return Ok(self.remembered(changed)),
+                Err(throttled @ Error::Throttled { .. }) => return Err(throttled),
+                // The comparison finds out what is wrong.
+                Ok(None) | Err(_) => {}
+            }
+        }
+        let compared = self.compare(balancer, self.recent.since(&balancer.name)).await;
         self.recent.note(&balancer.name);
-        ensured
+        compared.map(|compared| self.remembered(compared))
     }
 
-    /// Makes a load balancer, or changes it to the wanted one, by lists that were asked for at this moment or later.
-    async fn ensure_since(&self, balancer: &Balancer, since: Instant) -> Result<BalancerStatus, Error> {
+    /// Remembers a load balancer that is as it is wanted.
+    fn remembered(&self, compared: Compared) -> BalancerStatus {
+        let status = compared.status.clone();
+        self.compared.remember(compared);
+        status
+    }
+
+    /// Gives a load balancer that differs in its nodes alone those nodes; `None` if their security groups lack its rules.
+    async fn change_nodes(&self, balancer: &Balancer, mut compared: Compared) -> Result<Option<Compared>, Error> {
+        let options = Options::parse(&balancer.annotations)?;
+        if !self.has_rules(&balancer.nodes, &compared.security_groups, Since::held().lists).await? {
+            return Ok(None);
+        }
+        let targets = targets(&balancer.nodes, target_type(&options))?;
+        for group in &compared.groups {
+            self.change_targets(group, &targets, &compared.targets).await?;
+        }
+        compared.targets = Arc::new(targets);
+        Ok(Some(compared))
+    }
+
+    /// Makes a load balancer, or changes it to the wanted one, by answers that are recent enough.
+    async fn compare(&self, balancer: &Balancer, since: Since) -> Result<Compared, Error> {
+        let mut compared = Compared::new(balancer, Instant::now());
         let options = Options::parse(&balancer.annotations)?;
         let present = self.own_balancer(&balancer.name, since).await?;
-        let instances = self.described(&instance_ids(balancer)?, since).await?;
+        let instances = self.described(&instance_ids(&balancer.nodes)?, since.lists).await?;
         let vpc = self.vpc(&instances)?;
         let wanted = wanted(balancer, &options, &self.cluster, &vpc)?;
-        let subnets = self.subnets(&vpc, &options, since).await?;
+        let subnets = self.subnets(&vpc, &options, since.lists).await?;
         let tags = self.tags(balancer, &options);
         let groups = self.own_groups(&balancer.name, since).await?;
-        let common = Made { vpc: &vpc, tags: &tags, nodes: &balancer.nodes };
+        compared.targets = Arc::new(targets(&balancer.nodes, target_type(&options))?);
+        let common = Made { vpc: &vpc, tags: &tags, targets: &compared.targets };
         let mut arns = Vec::new();
         for group in &wanted.groups {
             arns.push(self.ensure_group(group, &groups, &common).await?);
@@ -99,12 +136,15 @@ impl Aws {
         let standing = self.ensure_one(present, balancer, &options, &subnets, &tags).await?;
         self.ensure_attributes(&standing, &options, &tags).await?;
         let rules = rules(&wanted, &source_ranges(balancer, &options), &subnets);
-        self.ensure_rules(&balancer.name, &rules, &instances, since).await?;
+        compared.security_groups = self.ensure_rules(&balancer.name, &rules, &instances, since.lists).await?;
         self.ensure_listeners(&standing, &wanted, &arns, &tags).await?;
         self.delete_groups(groups.iter().filter(|group| !arns.iter().any(|arn| arn == group.get("TargetGroupArn"))))
             .await?;
         let name = standing.balancer.get("DNSName").to_owned();
-        Ok(BalancerStatus { ingress: vec![Ingress::Hostname(name)], warnings: options.warnings })
+        compared.status = BalancerStatus { ingress: vec![Ingress::Hostname(name)], warnings: options.warnings };
+        let filled = |(arn, group): (String, &Group)| Filled { arn, node_port: group.node_port };
+        compared.groups = arns.into_iter().zip(&wanted.groups).map(filled).collect();
+        Ok(compared)
     }
 
     /// Returns the VPC: that of the configuration, or that of the nodes.
@@ -229,8 +269,10 @@ impl Aws {
 
     /// Deletes everything of a load balancer, by lists that are fetched anew: an older one could lack a part.
     async fn delete_all(&self, name: &str) -> Result<(), Error> {
+        self.compared.forget(name);
         self.recent.note(name);
-        let now = Instant::now();
+        let since = Since::now();
+        let now = since.lists;
         self.delete_rules(name, now).await?;
         let all = self.balancers_since(now).await?;
         if let Some(found) = named(&all, name) {
@@ -240,7 +282,7 @@ impl Aws {
                 false => tracing::warn!("the load balancer {name} has another owner and stays"),
             }
         }
-        let groups = self.own_groups(name, now).await?;
+        let groups = self.own_groups(name, since).await?;
         self.delete_groups(groups.iter()).await
     }
 }
@@ -248,10 +290,6 @@ impl Aws {
 /// Returns the load balancer of a name.
 fn named<'a>(all: &'a [Element], name: &str) -> Option<&'a Element> {
     all.iter().find(|one| one.get("LoadBalancerName") == name)
-}
-
-fn instance_ids(balancer: &Balancer) -> Result<Vec<String>, Error> {
-    balancer.nodes.iter().map(|node| instances::instance_id(&node.provider_id).map(str::to_owned)).collect()
 }
 
 /// Returns the source ranges: those of the spec, else those of the annotation.
@@ -318,7 +356,7 @@ fn with_listener(call: Call, listener: &Listener, group: &str) -> Call {
 impl Balancers for Aws {
     fn balancer<'a>(&'a self, name: &'a str) -> Answer<'a, Option<BalancerStatus>> {
         Box::pin(async move {
-            let found = self.own_balancer(name, Instant::now()).await?;
+            let found = self.own_balancer(name, Since::now()).await?;
             let status = |found: Present| BalancerStatus {
                 ingress: vec![Ingress::Hostname(found.balancer.get("DNSName").to_owned())],
                 warnings: Vec::new(),

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::super::batch::Fetched;
 use super::{Aws, NAME};
-use crate::provider::{Error, Instance, NodeAddress, NodeReference};
+use crate::provider::{BalancerNode, Error, Instance, NodeAddress, NodeReference};
 
 /// The states of instances that exist.
 const STATES: [&str; 5] = ["pending", "running", "shutting-down", "stopping", "stopped"];
@@ -89,6 +89,11 @@ fn exists(instance: &Element) -> bool {
 /// Returns the provider ID of an instance.
 pub fn provider_id(zone: &str, instance: &str) -> String {
     format!("{NAME}:///{zone}/{instance}")
+}
+
+/// Returns the instance IDs of nodes.
+pub fn instance_ids(nodes: &[BalancerNode]) -> Result<Vec<String>, Error> {
+    nodes.iter().map(|node| instance_id(&node.provider_id).map(str::to_owned)).collect()
 }
 
 /// Returns the instance ID of a provider ID: `aws:///ZONE/ID` or `aws:///ID`.

@@ -5,6 +5,7 @@
 //! their description, in groups with the tag; the latter are those of the route table with the tag.
 
 mod balancer;
+mod compared;
 mod instances;
 mod options;
 mod recent;
@@ -22,7 +23,8 @@ use corten_aws::account::{EC2, ELB};
 use corten_aws::{Account, Api, Environment, Refusal};
 use corten_outbound::xml::Element;
 
-use self::recent::Recent;
+use self::compared::AllCompared;
+use self::recent::{Recent, TAGS_HELD};
 use self::settings::Settings;
 use super::Setup;
 use super::batch::Batch;
@@ -41,6 +43,7 @@ pub struct Aws {
     settings: Settings,
     shared: Shared,
     recent: Recent,
+    compared: AllCompared,
 }
 
 /// The questions that many Services and nodes ask at the same time.
@@ -67,6 +70,8 @@ struct Shared {
 const ALL: &str = "";
 /// The most objects whose tags one call returns.
 const MOST_TAGGED: usize = 20;
+/// The most load balancers or target groups of a page.
+const MOST_LISTED: &str = "400";
 /// The most values of a filter in one call.
 const MOST_FILTERED: usize = 200;
 
@@ -75,13 +80,25 @@ impl Shared {
         Shared {
             balancers: Batch::new(usize::MAX),
             groups: Batch::new(usize::MAX),
-            tags: Batch::new(MOST_TAGGED),
+            tags: Batch::held_for(TAGS_HELD, MOST_TAGGED),
             instances: Batch::new(MOST_FILTERED),
             named_instances: Batch::new(MOST_FILTERED),
             subnets: Batch::new(1),
             security_groups: Batch::new(usize::MAX),
             route_tables: Batch::new(usize::MAX),
         }
+    }
+
+    /// Forgets the answers.
+    fn forget(&self) {
+        let Shared { balancers, groups, tags, instances, named_instances, subnets, security_groups, route_tables } =
+            self;
+        for lists in [balancers, groups, subnets, security_groups, route_tables] {
+            lists.forget();
+        }
+        tags.forget();
+        instances.forget();
+        named_instances.forget();
     }
 }
 
@@ -93,7 +110,8 @@ pub async fn open(setup: &Setup) -> Result<Arc<dyn Provider>, String> {
     let elb = account.api(ELB)?;
     let region = account.region.clone();
     let cluster = cluster(&settings, setup);
-    Ok(Arc::new(Aws { ec2, elb, region, cluster, settings, shared: Shared::new(), recent: Recent::default() }))
+    let (shared, recent, compared) = (Shared::new(), Recent::default(), AllCompared::default());
+    Ok(Arc::new(Aws { ec2, elb, region, cluster, settings, shared, recent, compared }))
 }
 
 /// The values that the volumes of a cluster are made by.
@@ -144,6 +162,12 @@ fn tag<'a>(element: &'a Element, key: &str) -> Option<&'a str> {
 impl Provider for Aws {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn forget(&self) {
+        self.shared.forget();
+        self.recent.clear();
+        self.compared.clear();
     }
 
     fn instance<'a>(&'a self, node: &'a NodeReference) -> Answer<'a, Option<Instance>> {

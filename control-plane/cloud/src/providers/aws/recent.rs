@@ -7,22 +7,49 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
 use super::super::batch::HELD;
+
+/// The time for which the tags of a load balancer or target group are held. Those of all that a comparison of many Services
+/// needs are asked for once.
+pub const TAGS_HELD: Duration = Duration::from_secs(300);
+
+/// The moments at which answers may have been asked for at the earliest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Since {
+    pub lists: Instant,
+    pub tags: Instant,
+}
+
+impl Since {
+    /// Permits no older answer.
+    pub fn now() -> Since {
+        let now = Instant::now();
+        Since { lists: now, tags: now }
+    }
+
+    /// Permits the answers that are held.
+    pub fn held() -> Since {
+        let now = Instant::now();
+        let before = |held| now.checked_sub(held).unwrap_or(now);
+        Since { lists: before(HELD), tags: before(TAGS_HELD) }
+    }
+}
 
 /// The moments at which load balancers and routes were last reconciled, by their names and CIDRs.
 #[derive(Default)]
 pub struct Recent(Mutex<BTreeMap<String, Instant>>);
 
 impl Recent {
-    /// Returns the moment at which a list that shows a load balancer or route may have been asked for at the earliest.
-    pub fn since(&self, name: &str) -> Instant {
-        let now = Instant::now();
-        match self.lock().contains_key(name) {
-            true => now,
-            false => now.checked_sub(HELD).unwrap_or(now),
-        }
+    /// Returns the moments at which answers about a load balancer or route may have been asked for at the earliest.
+    pub fn since(&self, name: &str) -> Since {
+        if self.lock().contains_key(name) { Since::now() } else { Since::held() }
+    }
+
+    /// Forgets all.
+    pub fn clear(&self) {
+        self.lock().clear();
     }
 
     /// Notes that a load balancer or route may have been changed.
@@ -39,20 +66,19 @@ impl Recent {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn a_load_balancer_that_was_changed_is_asked_for_anew() {
         let recent = Recent::default();
-        tokio::time::advance(Duration::from_secs(60)).await;
+        tokio::time::advance(TAGS_HELD * 2).await;
         let now = Instant::now();
-        assert_eq!(recent.since("a"), now - HELD);
+        let held = Since { lists: now - HELD, tags: now - TAGS_HELD };
+        assert_eq!(recent.since("a"), held);
         recent.note("a");
-        assert_eq!((recent.since("a"), recent.since("b")), (now, now - HELD));
+        assert_eq!((recent.since("a"), recent.since("b")), (Since::now(), held));
         tokio::time::advance(HELD + Duration::from_secs(1)).await;
         recent.note("b");
-        assert_eq!(recent.since("a"), Instant::now() - HELD);
+        assert_eq!(recent.since("a"), Since::held());
     }
 }

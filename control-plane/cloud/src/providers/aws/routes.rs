@@ -58,7 +58,7 @@ impl Aws {
 
     /// Creates a route, by lists that are recent enough.
     async fn create(&self, route: &Route) -> Result<(), Error> {
-        let created = self.create_since(route, self.recent.since(&route.cidr)).await;
+        let created = self.create_since(route, self.recent.since(&route.cidr).lists).await;
         self.recent.note(&route.cidr);
         created
     }
@@ -91,7 +91,7 @@ impl Aws {
     }
 
     async fn delete(&self, route: &Route) -> Result<(), Error> {
-        let table = self.route_table(self.recent.since(&route.cidr)).await?;
+        let table = self.route_table(self.recent.since(&route.cidr).lists).await?;
         self.recent.note(&route.cidr);
         match self.ec2.call(&with_route(Call::new("DeleteRoute"), &table, route)).await {
             Err(refusal) if refusal.code != "InvalidRoute.NotFound" => Err(refusal.into()),

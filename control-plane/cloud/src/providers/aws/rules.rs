@@ -11,10 +11,11 @@ use corten_outbound::xml::Element;
 use tokio::time::Instant;
 
 use super::super::batch::Fetched;
+use super::instances::instance_ids;
 use super::subnets::Subnet;
 use super::wanted::Wanted;
 use super::{ALL, Aws};
-use crate::provider::Error;
+use crate::provider::{BalancerNode, Error};
 
 /// The range of all clients.
 const EVERYWHERE: &str = "0.0.0.0/0";
@@ -60,28 +61,20 @@ pub fn rules(wanted: &Wanted, source_ranges: &[String], subnets: &[Subnet]) -> B
 }
 
 impl Aws {
-    /// Gives the security groups of nodes the rules of a load balancer, and takes its other rules.
+    /// Gives the security groups of nodes the rules of a load balancer, and takes its other rules. Returns the security
+    /// groups that have rules.
     pub(super) async fn ensure_rules(
         &self,
         balancer: &str,
         wanted: &BTreeSet<Rule>,
         instances: &[Element],
         since: Instant,
-    ) -> Result<(), Error> {
+    ) -> Result<BTreeSet<String>, Error> {
         if self.settings.leaves_security_groups {
-            return Ok(());
+            return Ok(BTreeSet::new());
         }
         let groups = self.tagged_groups(since).await?;
-        let mut used = BTreeSet::new();
-        for instance in instances {
-            let of_instance = || instance.all("groupSet/item").map(|group| group.get("groupId"));
-            let tagged = of_instance().find(|id| groups.iter().any(|group| group.get("groupId") == *id));
-            let tagged = tagged.ok_or_else(|| {
-                let id = instance.get("instanceId");
-                Error::Invalid(format!("no security group of instance {id} has the tag {}", self.cluster_tag()))
-            })?;
-            used.insert(tagged);
-        }
+        let used = self.used_groups(instances, &groups)?;
         for group in groups.iter() {
             let id = group.get("groupId");
             let present = present(group, balancer);
@@ -89,7 +82,37 @@ impl Aws {
             self.authorize(id, balancer, wanted.difference(&present)).await?;
             self.revoke(id, balancer, present.difference(&wanted)).await?;
         }
-        Ok(())
+        Ok(used)
+    }
+
+    /// Reports whether the security groups of nodes are those that have the rules of a load balancer.
+    pub(super) async fn has_rules(
+        &self,
+        nodes: &[BalancerNode],
+        security_groups: &BTreeSet<String>,
+        since: Instant,
+    ) -> Result<bool, Error> {
+        if self.settings.leaves_security_groups {
+            return Ok(true);
+        }
+        let instances = self.described(&instance_ids(nodes)?, since).await?;
+        let groups = self.tagged_groups(since).await?;
+        Ok(self.used_groups(&instances, &groups)? == *security_groups)
+    }
+
+    /// Returns the tagged security groups of instances, one of each.
+    fn used_groups(&self, instances: &[Element], groups: &[Element]) -> Result<BTreeSet<String>, Error> {
+        let mut used = BTreeSet::new();
+        for instance in instances {
+            let mut of_instance = instance.all("groupSet/item").map(|group| group.get("groupId"));
+            let tagged = of_instance.find(|id| groups.iter().any(|group| group.get("groupId") == *id));
+            let tagged = tagged.ok_or_else(|| {
+                let id = instance.get("instanceId");
+                Error::Invalid(format!("no security group of instance {id} has the tag {}", self.cluster_tag()))
+            })?;
+            used.insert(tagged.to_owned());
+        }
+        Ok(used)
     }
 
     /// Takes all rules of a load balancer.

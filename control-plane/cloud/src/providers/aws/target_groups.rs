@@ -1,41 +1,43 @@
 //! The target groups of a load balancer: created, changed, filled with the nodes, and deleted.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use corten_aws::call::{Call, MARKER};
 use corten_outbound::xml::Element;
-use tokio::time::Instant;
 
 use super::super::batch::Fetched;
 use super::balancer::{MOST_TARGETS, attributes, changed_attributes, with_tags};
+use super::compared::{Filled, Targets};
 use super::options::Pair;
+use super::recent::Since;
 use super::tags::Listed;
 use super::wanted::{Group, default_attributes, group_prefix};
-use super::{ALL, Aws, instances};
+use super::{ALL, Aws, MOST_LISTED, instances};
 use crate::provider::{BalancerNode, Error};
 
 /// The common parts of a load balancer's target groups.
 pub struct Made<'a> {
     pub vpc: &'a str,
     pub tags: &'a [Pair],
-    pub nodes: &'a [BalancerNode],
+    pub targets: &'a Targets,
 }
 
 impl Aws {
     /// Returns the target groups of a load balancer that have the cluster's tag, also those of no listener.
-    pub(super) async fn own_groups(&self, balancer: &str, since: Instant) -> Result<Vec<Element>, Error> {
+    pub(super) async fn own_groups(&self, balancer: &str, since: Since) -> Result<Vec<Element>, Error> {
         let prefix = group_prefix(&self.cluster, balancer);
-        let all = self.shared.groups.get_since(ALL, since, |_| Box::pin(self.all_groups())).await?.unwrap_or_default();
+        let all =
+            self.shared.groups.get_since(ALL, since.lists, |_| Box::pin(self.all_groups())).await?.unwrap_or_default();
         let named: Vec<Element> =
             all.iter().filter(|group| group.get("TargetGroupName").starts_with(&prefix)).cloned().collect();
         let arns: Vec<&str> = named.iter().map(|group| group.get("TargetGroupArn")).collect();
-        let ours = self.owned(&arns, &Listed::groups(&all), since).await?;
+        let ours = self.owned(&arns, &Listed::groups(&all), since.tags).await?;
         Ok(named.into_iter().filter(|group| ours.contains(group.get("TargetGroupArn"))).collect())
     }
 
     async fn all_groups(&self) -> Fetched<Arc<Vec<Element>>> {
-        let found = self.elb.pages(&Call::new("DescribeTargetGroups"), "TargetGroups/member", MARKER).await?;
+        let call = Call::new("DescribeTargetGroups").with("PageSize", MOST_LISTED);
+        let found = self.elb.pages(&call, "TargetGroups/member", MARKER).await?;
         Ok([(ALL.to_owned(), Arc::new(found))].into())
     }
 
@@ -50,8 +52,9 @@ impl Aws {
         let Some(group) = found else {
             let arn = self.create_group(wanted, balancer.vpc, balancer.tags).await?;
             self.change_attributes(&arn, wanted, Vec::new()).await?;
-            self.change_targets(&arn, wanted, balancer.nodes, &BTreeSet::new()).await?;
-            return Ok(arn);
+            let filled = Filled { arn, node_port: wanted.node_port };
+            self.change_targets(&filled, balancer.targets, &Targets::new()).await?;
+            return Ok(filled.arn);
         };
         let arn = group.get("TargetGroupArn").to_owned();
         let has = |pair: &Pair| group.get(&pair.key.replace('.', "/")) == pair.value;
@@ -62,8 +65,10 @@ impl Aws {
         let described = Call::new("DescribeTargetGroupAttributes").with("TargetGroupArn", &arn);
         let described = attributes(&self.elb.call(&described).await?);
         self.change_attributes(&arn, wanted, described).await?;
-        self.change_targets(&arn, wanted, balancer.nodes, &self.registered(&arn).await?).await?;
-        Ok(arn)
+        let present = self.registered(&arn).await?;
+        let filled = Filled { arn, node_port: wanted.node_port };
+        self.change_targets(&filled, balancer.targets, &present).await?;
+        Ok(filled.arn)
     }
 
     async fn change_attributes(&self, arn: &str, wanted: &Group, mut present: Vec<Pair>) -> Result<(), Error> {
@@ -92,7 +97,7 @@ impl Aws {
     }
 
     /// Returns the targets of a target group.
-    async fn registered(&self, arn: &str) -> Result<BTreeSet<String>, Error> {
+    async fn registered(&self, arn: &str) -> Result<Targets, Error> {
         let health = self.elb.call(&Call::new("DescribeTargetHealth").with("TargetGroupArn", arn)).await?;
         let present = health
             .all("TargetHealthDescriptions/member")
@@ -101,20 +106,18 @@ impl Aws {
         Ok(present.collect())
     }
 
-    /// Registers the nodes with a target group, and deregisters others.
-    async fn change_targets(
+    /// Registers targets with a target group, and deregisters others.
+    pub(super) async fn change_targets(
         &self,
-        arn: &str,
-        group: &Group,
-        nodes: &[BalancerNode],
-        present: &BTreeSet<String>,
+        group: &Filled,
+        wanted: &Targets,
+        present: &Targets,
     ) -> Result<(), Error> {
-        let wanted = targets(nodes, group.target_type)?;
         let missing: Vec<&String> = wanted.difference(present).collect();
-        let surplus: Vec<&String> = present.difference(&wanted).collect();
+        let surplus: Vec<&String> = present.difference(wanted).collect();
         for (action, ids) in [("RegisterTargets", missing), ("DeregisterTargets", surplus)] {
             for chunk in ids.chunks(MOST_TARGETS) {
-                let mut call = Call::new(action).with("TargetGroupArn", arn);
+                let mut call = Call::new(action).with("TargetGroupArn", &group.arn);
                 for (index, id) in chunk.iter().enumerate() {
                     let target = format!("Targets.member.{}", index + 1);
                     call = call.with(format!("{target}.Id"), id.as_str());
@@ -144,8 +147,8 @@ fn with_health(call: Call, wanted: &Group) -> Call {
 }
 
 /// Returns the IDs of the nodes as targets: instances, or addresses.
-fn targets(nodes: &[BalancerNode], target_type: &str) -> Result<BTreeSet<String>, Error> {
-    let mut all = BTreeSet::new();
+pub fn targets(nodes: &[BalancerNode], target_type: &str) -> Result<Targets, Error> {
+    let mut all = Targets::new();
     for node in nodes {
         match target_type {
             "ip" => {

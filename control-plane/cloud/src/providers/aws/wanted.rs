@@ -61,7 +61,7 @@ pub fn wanted(balancer: &Balancer, options: &Options, cluster: &str, vpc: &str) 
             (true, false) => "TCP",
             (false, _) => protocol,
         };
-        let target_type = if options.targets_addresses { "ip" } else { "instance" };
+        let target_type = target_type(options);
         let fixed = format!("{}/{}/{target_protocol}/{}/{target_type}/{vpc}", port.port, port.protocol, port.node_port);
         let name = format!("{}{}", group_prefix(cluster, &balancer.name), &sha256(fixed.as_bytes())[..10]);
         wanted.listeners.push(Listener {
@@ -82,6 +82,11 @@ pub fn wanted(balancer: &Balancer, options: &Options, cluster: &str, vpc: &str) 
         });
     }
     Ok(wanted)
+}
+
+/// Returns the type of the targets: addresses of nodes, or instances.
+pub fn target_type(options: &Options) -> &'static str {
+    if options.targets_addresses { "ip" } else { "instance" }
 }
 
 /// A port of the load balancer, with AWS's protocol.
