@@ -12,6 +12,7 @@ mod world;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use namespaces::{Pins, ip, on_machine};
 use serde_json::json;
@@ -91,10 +92,16 @@ fn three_nodes_share_an_address_and_a_dead_cordoned_or_leaving_node_does_not() {
         let api = SpeakerApi::default();
         api.pool(json!({}));
         api.peer(json!({}));
+        let (bird, mut nodes) = nodes_with_bird(&pins, &api, 3, "");
+        until("all sessions", || {
+            let shown = bird.show("protocols");
+            if shown.matches("Established").count() == 3 { Ok(()) } else { Err(shown) }
+        });
+        let begun = Instant::now();
         api.service("Cluster");
-        let (_bird, mut nodes) = nodes_with_bird(&pins, &api, 3, "");
         until_next_hops(SERVED, 3);
         until_next_hops(SERVED_V6, 3);
+        eprintln!("three routes of each family in {:?}", begun.elapsed());
         for address in [SERVED, SERVED_V6] {
             until("an answer", || answer(address));
         }
@@ -104,8 +111,10 @@ fn three_nodes_share_an_address_and_a_dead_cordoned_or_leaving_node_does_not() {
         api.node("n2", json!({}));
         until_next_hops(SERVED, 3);
 
+        let begun = Instant::now();
         ip(&["link", "set", "n3", "down"]);
         until_next_hops(SERVED, 2);
+        eprintln!("a dead node has no route after {:?}, by a hold time of 3 s", begun.elapsed());
 
         nodes[0].leave();
         until_next_hops(SERVED, 1);
@@ -233,8 +242,10 @@ fn bfd_notices_a_dead_node_and_a_silent_router() {
         until_bfd(&bird, "10.77.0.12", "Up");
         api.until_written("\"bfd\":\"Up\"");
 
+        let begun = Instant::now();
         ip(&["link", "set", "n2", "down"]);
         until_next_hops(SERVED, 1);
+        eprintln!("a dead node has no route after {:?}, by BFD of 3 × 200 ms", begun.elapsed());
 
         bird.program.pause();
         api.until_reported("BFD received no packet for");
@@ -273,18 +284,16 @@ fn until_bfd(bird: &Bird, node: &str, state: &str) {
     });
 }
 
-#[test]
-fn frr_sees_communities_and_aggregates() {
-    if !is_there(FRR) {
-        return;
-    }
-    on_machine(|| {
-        let pins = Pins::new();
-        router();
+/// FRR's daemon of BGP in the router's namespace.
+struct Frr {
+    _program: Program,
+    directory: String,
+}
+
+impl Frr {
+    /// Starts it with this configuration.
+    fn start(pins: &Pins, text: &str) -> Frr {
         let config = pins.path().join("bgpd.conf");
-        let text = "router bgp 64500\n bgp router-id 10.77.0.1\n no bgp ebgp-requires-policy\n \
-            neighbor 10.77.0.11 remote-as 64512\n neighbor 10.77.0.11 passive\n neighbor 10.77.0.11 timers connect 1\n \
-            address-family ipv6 unicast\n  neighbor 10.77.0.11 activate\n exit-address-family\n";
         std::fs::write(&config, text).unwrap();
         // The daemon gives up root, and makes its sockets as its own user.
         let everyone = std::os::unix::fs::PermissionsExt::from_mode(0o777);
@@ -293,11 +302,97 @@ fn frr_sees_communities_and_aggregates() {
         let pid = pins.path().join("bgpd.pid").to_string_lossy().into_owned();
         let config = config.to_string_lossy().into_owned();
         let arguments = ["-n", "-f", &config, "-i", &pid, "--vty_socket", &directory, "-P", "0"];
-        let _frr = Program::start(FRR, &arguments);
-        let show = |about: &str| {
-            let command = format!("show bgp {about} json");
-            output("vtysh", &["--vty_socket", &directory, "-d", "bgpd", "-c", &command])
-        };
+        Frr { _program: Program::start(FRR, &arguments), directory }
+    }
+
+    fn show(&self, about: &str) -> String {
+        let command = format!("show bgp {about} json");
+        output("vtysh", &["--vty_socket", &self.directory, "-d", "bgpd", "-c", &command])
+    }
+
+    /// Waits until packets of an address are spread over this number of nodes.
+    fn until_paths(&self, prefix: &str, expected: usize) {
+        let family = if prefix.contains(':') { "ipv6" } else { "ipv4" };
+        until(&format!("{expected} paths of {prefix}"), || {
+            let shown = self.show(&format!("{family} unicast {prefix}"));
+            let document: serde_json::Value = serde_json::from_str(&shown).map_err(|_| shown.clone())?;
+            let paths = document["paths"].as_array().into_iter().flatten();
+            let used = paths.filter(|path| path["multipath"] == true || path["bestpath"]["overall"] == true).count();
+            if used == expected { Ok(()) } else { Err(shown) }
+        });
+    }
+}
+
+#[test]
+fn frr_with_four_byte_numbers_and_passwords_spreads_over_three_nodes() {
+    if !is_there(FRR) {
+        return;
+    }
+    on_machine(|| {
+        let pins = Pins::new();
+        router();
+        let mut text = String::from(
+            "router bgp 4200000000\n bgp router-id 10.77.0.1\n no bgp ebgp-requires-policy\n bgp graceful-restart\n",
+        );
+        let mut families = String::from(" address-family ipv6 unicast\n");
+        for number in 11..=13 {
+            text.push_str(&format!(
+                " neighbor 10.77.0.{number} remote-as 4200000001\n neighbor 10.77.0.{number} passive\n \
+                 neighbor 10.77.0.{number} password secret\n neighbor 10.77.0.{number} timers connect 1\n"
+            ));
+            families.push_str(&format!("  neighbor 10.77.0.{number} activate\n"));
+        }
+        let frr = Frr::start(&pins, &format!("{text}{families} exit-address-family\n"));
+        let api = SpeakerApi::default();
+        *api.password.lock().unwrap() = Some("c2VjcmV0".to_owned());
+        api.pool(json!({}));
+        let peer = |asn: u32| api.peer(json!({"peerASN": asn, "myASN": 4_200_000_001_u32, "passwordSecret": "router"}));
+        peer(4_200_000_000);
+        api.service("Cluster");
+        let mut nodes: Vec<Node> = (1..=3).map(|number| Node::new(&pins, number)).collect();
+        for node in &mut nodes {
+            api.node(&node.name, json!({}));
+            node.start(&api);
+        }
+        let both = ["198.51.100.1/32", "2001:db8:77::1/128"];
+        both.iter().for_each(|prefix| frr.until_paths(prefix, 3));
+
+        // A speaker that restarts keeps its route.
+        nodes[0].stop();
+        until("FRR keeps the route of a session that it lost", || {
+            let shown = frr.show("neighbors 10.77.0.11");
+            if shown.contains("\"bgpState\":\"Established\"") { Err(shown) } else { Ok(()) }
+        });
+        both.iter().for_each(|prefix| frr.until_paths(prefix, 3));
+        nodes[0].start(&api);
+        until("the session is back", || {
+            let shown = frr.show("neighbors 10.77.0.11");
+            if shown.contains("\"bgpState\":\"Established\"") { Ok(()) } else { Err(shown) }
+        });
+        both.iter().for_each(|prefix| frr.until_paths(prefix, 3));
+
+        nodes[1].leave();
+        ip(&["link", "set", "n3", "down"]);
+        both.iter().for_each(|prefix| frr.until_paths(prefix, 1));
+
+        peer(4_200_000_009);
+        api.until_reported("the peer has the AS number 4200000000, and spec.peerASN is 4200000009");
+        both.iter().for_each(|prefix| frr.until_paths(prefix, 0));
+    });
+}
+
+#[test]
+fn frr_sees_communities_and_aggregates() {
+    if !is_there(FRR) {
+        return;
+    }
+    on_machine(|| {
+        let pins = Pins::new();
+        router();
+        let text = "router bgp 64500\n bgp router-id 10.77.0.1\n no bgp ebgp-requires-policy\n \
+            neighbor 10.77.0.11 remote-as 64512\n neighbor 10.77.0.11 passive\n neighbor 10.77.0.11 timers connect 1\n \
+            address-family ipv6 unicast\n  neighbor 10.77.0.11 activate\n exit-address-family\n";
+        let frr = Frr::start(&pins, text);
         let api = SpeakerApi::default();
         api.pool(json!({"communities": ["64512:7", "64512:8:9"], "aggregationLength": 24}));
         api.peer(json!({}));
@@ -309,12 +404,12 @@ fn frr_sees_communities_and_aggregates() {
             if all.iter().all(|one| shown.contains(one)) { Ok(()) } else { Err(shown) }
         };
         until("the aggregate with its communities", || {
-            contains(show("ipv4 unicast 198.51.100.0/24"), &["64512:7", "64512:8:9", "10.77.0.11"])
+            contains(frr.show("ipv4 unicast 198.51.100.0/24"), &["64512:7", "64512:8:9", "10.77.0.11"])
         });
-        until("the IPv6 address", || contains(show("ipv6 unicast 2001:db8:77::1/128"), &["fd77::11", "64512:7"]));
+        until("the IPv6 address", || contains(frr.show("ipv6 unicast 2001:db8:77::1/128"), &["fd77::11", "64512:7"]));
         node.leave();
         until("the withdrawal", || {
-            let shown = show("ipv4 unicast");
+            let shown = frr.show("ipv4 unicast");
             if shown.contains("198.51.100.0/24") { Err(shown) } else { Ok(()) }
         });
     });
