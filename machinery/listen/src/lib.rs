@@ -1,7 +1,7 @@
 //! The limits of every listener of the cluster: how many connections are open at once, how many of them belong to
 //! unauthenticated peers, how long a TLS handshake and the first request may take, and how big a request head may be.
 //!
-//! A server accepts through its [`Gate`], which gives each connection a [`Place`]. A server must never accept from a
+//! A server accepts through its [`Gate`], which gives each connection a [`Slot`]. A server must never accept from a
 //! listener directly: a peer that opens connections and says nothing would take every file descriptor of the process.
 
 mod gate;
