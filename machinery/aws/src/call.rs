@@ -149,8 +149,10 @@ impl Api {
 
     async fn send(&self, call: &Call) -> Result<Element, Attempt> {
         let place = format!("{} {}", self.service, call.action);
+        // A region that does not exist is seen by its host alone.
+        let host = self.endpoint.authority();
         let lost = |reason: String| Attempt {
-            refusal: Refusal { code: String::new(), error: Error::Unknown(format!("{place}: {reason}")) },
+            refusal: Refusal { code: String::new(), error: Error::Unknown(format!("{place} at {host}: {reason}")) },
             is_throttled: false,
             is_transient: true,
         };

@@ -18,6 +18,25 @@ use tokio::sync::Notify;
 
 const REGION: &str = "eu-central-1";
 
+/// Makes a VPC with two subnets, a security group, a route table and `NODES` instances; prints their IDs.
+const WORLD: &str = "
+tags = lambda kind: [dict(ResourceType=kind, Tags=[dict(Key='kubernetes.io/cluster/c', Value='owned')])]
+vpc = ec2.create_vpc(CidrBlock='10.0.0.0/16', TagSpecifications=tags('vpc'))['Vpc']['VpcId']
+ec2.modify_vpc_attribute(VpcId=vpc, EnableDnsHostnames={'Value': True})
+subnets = [ec2.create_subnet(VpcId=vpc, CidrBlock='10.0.%d.0/24' % i, AvailabilityZone='eu-central-1' + z,
+           TagSpecifications=tags('subnet'))['Subnet']['SubnetId'] for i, z in [(1, 'a'), (2, 'b')]]
+group = ec2.create_security_group(GroupName='nodes', Description='d', VpcId=vpc,
+        TagSpecifications=tags('security-group'))['GroupId']
+ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[dict(IpProtocol='tcp', FromPort=22, ToPort=22,
+        IpRanges=[dict(CidrIp='192.0.2.0/24', Description='mine')])])
+table = ec2.create_route_table(VpcId=vpc, TagSpecifications=tags('route-table'))['RouteTable']['RouteTableId']
+run = lambda i: ec2.run_instances(ImageId='ami-12c6146b', MinCount=1, MaxCount=1, InstanceType='t3.small',
+        SubnetId=subnets[i % 2], SecurityGroupIds=[group])['Instances'][0]
+made = [run(i) for i in range(NODES)]
+print(json.dumps(dict(vpc=vpc, subnets=subnets, group=group, table=table, nodes=[dict(id=i['InstanceId'],
+        name=i['PrivateDnsName'], ip=i['PrivateIpAddress'], zone=i['Placement']['AvailabilityZone']) for i in made])))
+";
+
 /// A server that ends with the test.
 pub struct Moto {
     process: Child,
@@ -53,6 +72,11 @@ impl Moto {
             std::thread::yield_now();
         }
         Some(moto)
+    }
+
+    /// Makes a VPC with so many instances, and returns the IDs of all parts.
+    pub fn world(&self, nodes: usize) -> Value {
+        self.boto3(&format!("NODES = {nodes}{WORLD}"))
     }
 
     /// Runs lines of Python with boto3's clients `ec2` and `elb`, and returns the JSON that they print.

@@ -14,9 +14,8 @@ use tokio::time::{Duration, Instant};
 
 use crate::provider::Error;
 
-/// The time for which answers are usually held. It is shorter than the Lease of a leader, so that a process that leads
-/// again holds nothing of the time before.
-pub const HELD: Duration = Duration::from_secs(10);
+/// The time for which answers are usually held. A process that begins to lead forgets them.
+pub const HELD: Duration = Duration::from_secs(60);
 
 /// The answers of one fetch. A key without a value is an object that does not exist.
 pub type Fetched<V> = Result<BTreeMap<String, V>, Error>;

@@ -24,30 +24,6 @@ use tokio_util::sync::CancellationToken;
 
 use moto::{Left, left, open_provider, setup};
 
-/// Makes a VPC with two subnets, a security group, a route table and `NODES` instances; prints their IDs.
-const WORLD: &str = "
-tags = lambda kind: [dict(ResourceType=kind, Tags=[dict(Key='kubernetes.io/cluster/c', Value='owned')])]
-vpc = ec2.create_vpc(CidrBlock='10.0.0.0/16', TagSpecifications=tags('vpc'))['Vpc']['VpcId']
-ec2.modify_vpc_attribute(VpcId=vpc, EnableDnsHostnames={'Value': True})
-subnets = [ec2.create_subnet(VpcId=vpc, CidrBlock='10.0.%d.0/24' % i, AvailabilityZone='eu-central-1' + z,
-           TagSpecifications=tags('subnet'))['Subnet']['SubnetId'] for i, z in [(1, 'a'), (2, 'b')]]
-group = ec2.create_security_group(GroupName='nodes', Description='d', VpcId=vpc,
-        TagSpecifications=tags('security-group'))['GroupId']
-ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[dict(IpProtocol='tcp', FromPort=22, ToPort=22,
-        IpRanges=[dict(CidrIp='192.0.2.0/24', Description='mine')])])
-table = ec2.create_route_table(VpcId=vpc, TagSpecifications=tags('route-table'))['RouteTable']['RouteTableId']
-run = lambda i: ec2.run_instances(ImageId='ami-12c6146b', MinCount=1, MaxCount=1, InstanceType='t3.small',
-        SubnetId=subnets[i % 2], SecurityGroupIds=[group])['Instances'][0]
-made = [run(i) for i in range(NODES)]
-print(json.dumps(dict(vpc=vpc, subnets=subnets, group=group, table=table, nodes=[dict(id=i['InstanceId'],
-        name=i['PrivateDnsName'], ip=i['PrivateIpAddress'], zone=i['Placement']['AvailabilityZone']) for i in made])))
-";
-
-/// Returns the world's IDs, with so many instances.
-fn world(moto: &Moto, nodes: usize) -> Value {
-    moto.boto3(&format!("NODES = {nodes}{WORLD}"))
-}
-
 /// Prints everything that a load balancer consists of.
 const STATE: &str = "
 out = []
@@ -117,7 +93,7 @@ async fn delete(provider: &dyn Provider, name: &str) -> Result<(), Error> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_load_balancer_is_made_changed_and_deleted_whole() {
     let Some(moto) = Moto::start() else { return };
-    let world = world(&moto, 3);
+    let world = moto.world(3);
     let door = Door::before(&moto);
     let provider = open_provider(&door).await;
     let wanted = balancer("a1", nodes(&world, 2), &[("additional-resource-tags", "team=a"), ("who", "knows")]);
@@ -178,7 +154,7 @@ async fn a_load_balancer_is_made_changed_and_deleted_whole() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manager_that_is_killed_after_any_call_leaves_nothing_behind() {
     let Some(moto) = Moto::start() else { return };
-    let world = world(&moto, 3);
+    let world = moto.world(3);
     let door = Door::before(&moto);
     let wanted = |name: &str| balancer(name, nodes(&world, 2), &[("cross-zone-load-balancing-enabled", "true")]);
     ensure(&*open_provider(&door).await, &wanted("calm")).await.unwrap();
@@ -237,7 +213,7 @@ fn target_ids(nodes: &[BalancerNode]) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_that_come_and_go_cost_one_call_for_each_target_group() {
     let Some(moto) = Moto::start() else { return };
-    let world = world(&moto, 4);
+    let world = moto.world(4);
     let all = nodes(&world, 4);
     let door = Door::before(&moto);
     let provider = open_provider(&door).await;
@@ -278,7 +254,7 @@ async fn nodes_that_come_and_go_cost_one_call_for_each_target_group() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_node_survives_failing_calls_and_a_killed_manager() {
     let Some(moto) = Moto::start() else { return };
-    let world = world(&moto, 4);
+    let world = moto.world(4);
     let all = nodes(&world, 4);
     let door = Door::before(&moto);
     let wanted = |nodes: &[BalancerNode]| balancer("a1", nodes.to_vec(), &[]);
@@ -308,7 +284,7 @@ async fn a_changed_node_survives_failing_calls_and_a_killed_manager() {
 #[tokio::test(flavor = "multi_thread")]
 async fn failing_and_throttled_calls_are_survived() {
     let Some(moto) = Moto::start() else { return };
-    let world = world(&moto, 3);
+    let world = moto.world(3);
     let door = Door::before(&moto);
     let provider = open_provider(&door).await;
     for seed in 0..6 {
@@ -333,7 +309,7 @@ async fn failing_and_throttled_calls_are_survived() {
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_of_others_stay_and_refusals_are_sentences() {
     let Some(moto) = Moto::start() else { return };
-    let world = world(&moto, 3);
+    let world = moto.world(3);
     let foreign = format!(
         "b = elb.create_load_balancer(Name='theirs', Type='network', Subnets={})['LoadBalancers'][0]\nprint('1')",
         world["subnets"]
@@ -369,7 +345,7 @@ async fn objects_of_others_stay_and_refusals_are_sentences() {
 #[tokio::test(flavor = "multi_thread")]
 async fn instances_and_routes_are_those_of_the_cloud() {
     let Some(moto) = Moto::start() else { return };
-    let world = world(&moto, 3);
+    let world = moto.world(3);
     let door = Door::before(&moto);
     let provider = open_provider(&door).await;
     let all = nodes(&world, 3);
@@ -412,7 +388,7 @@ async fn instances_and_routes_are_those_of_the_cloud() {
 async fn routes_of_many_nodes_share_their_questions() {
     let Some(moto) = Moto::start() else { return };
     let count = number("CLOUD_TEST_NODES", 6);
-    let world = world(&moto, count);
+    let world = moto.world(count);
     let door = Door::before(&moto);
     let provider = open_provider(&door).await;
     let routes = provider.routes().unwrap();
@@ -447,7 +423,7 @@ async fn routes_of_many_nodes_share_their_questions() {
 #[tokio::test(flavor = "multi_thread")]
 async fn services_and_nodes_of_a_cluster_are_followed() {
     let Some(moto) = Moto::start() else { return };
-    let world = world(&moto, 3);
+    let world = moto.world(3);
     let door = Door::before(&moto);
     let plane = TestServer::start().await;
     let add_node = async |index: usize| {
@@ -545,7 +521,7 @@ async fn many_services_and_nodes_share_their_questions() {
     let Some(moto) = Moto::start() else { return };
     let services = number("CLOUD_TEST_SERVICES", 24);
     let nodes_wanted = number("CLOUD_TEST_NODES", 6);
-    let world = world(&moto, nodes_wanted);
+    let world = moto.world(nodes_wanted);
     let door = Door::before(&moto);
     // AWS permits too few rules for so many Services.
     let config = "[Global]\nDisableSecurityGroupIngress = true\n".to_owned();

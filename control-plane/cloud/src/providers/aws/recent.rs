@@ -1,7 +1,7 @@
 //! The load balancers and routes that were changed a moment ago.
 //!
 //! Services that are reconciled together share the lists of load balancers, target groups, subnets and security groups,
-//! and nodes those of route tables. A list that is some seconds old lacks only the changes of others, and those of this
+//! and nodes those of route tables. A list that is up to a minute old lacks only the changes of others, and those of this
 //! process to the same load balancer or route, for which this remembers that it must be asked anew.
 
 use std::collections::BTreeMap;

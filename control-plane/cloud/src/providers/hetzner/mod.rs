@@ -31,6 +31,8 @@ pub struct Hetzner {
     location: String,
     /// Servers by ID and by name.
     servers: Batch<Value>,
+    /// The ID of the private network by its name.
+    networks: Batch<u64>,
 }
 
 /// Opens the provider.
@@ -58,12 +60,18 @@ pub async fn open(setup: &Setup) -> Result<Arc<dyn Provider>, String> {
         return Err(format!("the cluster's name {:?} cannot be a label at Hetzner Cloud", setup.cluster));
     }
     let api = Api { endpoint: Endpoint::new(&url, &setup.roots)?, token };
-    Ok(Arc::new(Hetzner { api, cluster: setup.cluster.clone(), network, location, servers: Batch::new(usize::MAX) }))
+    let (servers, networks) = (Batch::new(usize::MAX), Batch::new(1));
+    Ok(Arc::new(Hetzner { api, cluster: setup.cluster.clone(), network, location, servers, networks }))
 }
 
 impl Provider for Hetzner {
     fn name(&self) -> &'static str {
         "hetzner"
+    }
+
+    fn forget(&self) {
+        self.servers.forget();
+        self.networks.forget();
     }
 
     fn instance<'a>(&'a self, node: &'a NodeReference) -> Answer<'a, Option<Instance>> {

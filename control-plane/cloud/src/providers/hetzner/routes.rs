@@ -2,13 +2,15 @@
 
 use corten_outbound::sign::encode;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
+use super::super::batch::{Fetched, HELD};
 use super::Hetzner;
 use super::servers::{private_address, provider_id, server_id};
 use crate::provider::{Answer, BalancerNode, Error, Route, Routes};
 
 impl Hetzner {
-    /// Returns the number of the private network; none if the servers have none.
+    /// Returns the number of the private network; none if the servers have none. That of a name is a minute old at most.
     pub(super) async fn network_id(&self) -> Result<Option<u64>, Error> {
         if self.network.is_empty() {
             return Ok(None);
@@ -16,10 +18,17 @@ impl Hetzner {
         if let Ok(number) = self.network.parse() {
             return Ok(Some(number));
         }
-        let name = encode(&self.network, false);
-        let found = self.api.list(&format!("/networks?name={name}"), "networks").await?;
-        let number = found.first().and_then(|network| network["id"].as_u64());
+        let now = Instant::now();
+        let since = now.checked_sub(HELD).unwrap_or(now);
+        let number = self.networks.get_since(&self.network, since, |_| Box::pin(self.named_network())).await?;
         number.map(Some).ok_or_else(|| Error::Invalid(format!("there is no network {:?}", self.network)))
+    }
+
+    async fn named_network(&self) -> Fetched<u64> {
+        let path = format!("/networks?name={}", encode(&self.network, false));
+        let found = self.api.list(&path, "networks").await?;
+        let number = found.first().and_then(|network| network["id"].as_u64());
+        Ok(number.map(|number| (self.network.clone(), number)).into_iter().collect())
     }
 
     async fn network_of_routes(&self) -> Result<Value, Error> {
