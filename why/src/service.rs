@@ -14,9 +14,11 @@ pub async fn explain(sources: Sources<'_>, service: &Value) -> Vec<Finding> {
     if text(service, "/spec/type") != "ExternalName" {
         findings.extend(endpoints(sources, service).await);
     }
-    if text(service, "/spec/type") == "LoadBalancer" && items(service, "/status/loadBalancer/ingress").next().is_none()
-    {
-        findings.push(pending(sources, service).await);
+    if text(service, "/spec/type") == "LoadBalancer" {
+        match items(service, "/status/loadBalancer/ingress").next() {
+            None => findings.push(pending(sources, service).await),
+            Some(_) => findings.extend(ignored(service)),
+        }
     }
     findings
 }
@@ -89,6 +91,16 @@ const OWN_CLASS: &str = "network.corten.dev/load-balancer";
 const ADDRESS_ASSIGNED: &str = "network.corten.dev/AddressAssigned";
 /// The reason of that condition when the cloud controllers wrote it.
 const CLOUD_FAILED: &str = "SyncLoadBalancerFailed";
+
+/// Explains a part of a Service that has no effect on its load balancer.
+fn ignored(service: &Value) -> Option<Finding> {
+    let reported = condition(service, ADDRESS_ASSIGNED).filter(|one| !text(one, "/message").is_empty())?;
+    let finding = match text(reported, "/status") {
+        "True" => Finding::new("A part of it has no effect on its load balancer."),
+        _ => Finding::new("It keeps its load balancer as it was: the last change is refused."),
+    };
+    Some(finding.because(text(reported, "/message")))
+}
 
 /// Explains a load balancer without an address.
 async fn pending(sources: Sources<'_>, service: &Value) -> Finding {
