@@ -4,7 +4,7 @@
 //! directory holds files that are useless after a reboot (namespace pins, sockets, shared memory). Nothing else in the
 //! runtime makes a path below these roots.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::Error;
+
+/// The mode of files for root alone.
+const PRIVATE: u32 = 0o600;
 
 /// The layout of both roots.
 #[derive(Debug, Clone)]
@@ -99,37 +102,27 @@ impl Paths {
 /// process, sees the old or the new content. For files that nothing reads after a reboot.
 pub(crate) fn replace(path: &Path, content: &[u8]) -> Result<(), Error> {
     let temporary = path.with_extension("new");
-    write_private(&temporary, content)?;
-    std::fs::rename(&temporary, path).map_err(Error::file("replace", path))
+    let written = || {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(PRIVATE).open(&temporary)?;
+        file.write_all(content)?;
+        std::fs::rename(&temporary, path)
+    };
+    written().map_err(Error::file("write", path))
 }
 
 /// Writes a file for root alone, so that a reader sees the old or the new content, also after a power cut.
 pub(crate) fn write_atomically(path: &Path, content: &[u8]) -> Result<(), Error> {
-    let temporary = path.with_extension("new");
-    let file = write_private(&temporary, content)?;
-    // A rename can reach the disk before the content does: the file would be there, and empty.
-    waiting(|| file.sync_data()).map_err(Error::file("sync", &temporary))?;
-    std::fs::rename(&temporary, path).map_err(Error::file("replace", path))
-}
-
-fn write_private(path: &Path, content: &[u8]) -> Result<File, Error> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let mut file = options.open(path).map_err(Error::file("create", path))?;
-    file.write_all(content).map_err(Error::file("write", path))?;
-    Ok(file)
+    waiting(|| corten_durable::replace(path, content, PRIVATE)).map_err(Error::file("write", path))
 }
 
 /// Writes a file as `write_atomically` does, so that the new content survives a power cut.
 pub(crate) fn write_durably(path: &Path, content: &[u8]) -> Result<(), Error> {
-    write_atomically(path, content)?;
-    path.parent().map_or(Ok(()), sync_directory)
+    waiting(|| corten_durable::write(path, content, PRIVATE)).map_err(Error::file("write", path))
 }
 
 /// Syncs a directory, so that its names survive a power cut.
 pub(crate) fn sync_directory(path: &Path) -> Result<(), Error> {
-    let directory = File::open(path).map_err(Error::file("open", path))?;
-    waiting(|| directory.sync_all()).map_err(Error::file("sync", path))
+    waiting(|| corten_durable::sync_directory(path)).map_err(Error::file("sync", path))
 }
 
 /// Waits for the disk, while other threads take over this thread's asynchronous tasks.

@@ -351,6 +351,12 @@ async fn pods_may_use_the_nodes_network_and_set_sysctls_in_their_own() {
     let (_, output) = node.run_to_end(&sandbox, &script).await;
     let own = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}")).expect("a namespace");
     assert_eq!(output, format!("{}\n{}\n", own("net").display(), own("pid").display()));
+    // The network and IPC are the sandbox's, also for a container that says nothing of them.
+    let silent = secured(shell("silent", "readlink /proc/self/ns/net; readlink /proc/self/ns/ipc"), |security| {
+        security.namespace_options = Some(v1::NamespaceOption { pid: host.pid, ..Default::default() });
+    });
+    let (_, output) = node.run_to_end(&sandbox, &silent).await;
+    assert_eq!(output, format!("{}\n{}\n", own("net").display(), own("ipc").display()));
 
     let lasting = secured(shell("lasting", "sleep 3600 & sleep 3600"), |security| {
         security.namespace_options = Some(host);

@@ -159,26 +159,29 @@ impl ImageStore {
         if found.is_empty() {
             return Err(Error::Image("the archive holds no image".into()));
         }
-        let mut uses: BTreeMap<PathBuf, usize> = BTreeMap::new();
+        let mut blobs = Blobs::default();
         for path in found.iter().flat_map(|image| &image.layers) {
-            *uses.entry(path.clone()).or_default() += 1;
+            *blobs.uses.entry(path.clone()).or_default() += 1;
         }
-        found.into_iter().map(|image| self.import(image, &mut uses)).collect()
+        found.into_iter().map(|image| self.import(image, &mut blobs)).collect()
     }
 
-    /// Makes a staged image visible: layers, then configuration, then index. `uses` counts how often each blob is still
-    /// needed.
-    fn import(&self, staged: archive::StagedImage, uses: &mut BTreeMap<PathBuf, usize>) -> Result<Imported, Error> {
+    /// Makes a staged image visible: layers, then configuration, then index.
+    fn import(&self, staged: archive::StagedImage, blobs: &mut Blobs) -> Result<Imported, Error> {
         let config = ImageConfig::parse(&staged.config, staged.layers.len())?;
         let layers = config.rootfs.diff_ids;
         for (diff_id, path) in layers.iter().zip(&staged.layers) {
             let blob = File::open(path).map_err(Error::file("open", path))?;
-            let left = uses.entry(path.clone()).or_default();
+            let left = blobs.uses.entry(path.clone()).or_default();
             *left = left.saturating_sub(1);
             if *left == 0 {
                 forget_blob(path);
             }
-            self.provide_layer(diff_id, blob, None)?;
+            let proof = (*diff_id, path.clone());
+            if !blobs.proven.contains(&proof) || !self.has_layer(diff_id) {
+                self.provide_layer(diff_id, blob, None)?;
+                blobs.proven.insert(proof);
+            }
         }
         let names = if staged.tags.is_empty() { staged.digests.clone() } else { staged.tags.clone() };
         let added = Names { tags: staged.tags, digests: staged.digests };
@@ -331,6 +334,15 @@ impl ImageStore {
     fn staging(&self) -> Result<Staging, Error> {
         Staging::create(&self.root.join("tmp"))
     }
+}
+
+/// The layers' blobs of an archive.
+#[derive(Default)]
+struct Blobs {
+    /// How often each one is still needed.
+    uses: BTreeMap<PathBuf, usize>,
+    /// Those that had the content of a layer: images that share it need not prove it again.
+    proven: BTreeSet<(Digest, PathBuf)>,
 }
 
 /// Removes the name of an open blob before its last use, so that it is not written to disk with its layer.

@@ -85,8 +85,7 @@ impl Sandbox {
     }
 
     pub fn namespace_options(&self) -> v1::NamespaceOption {
-        let security = self.config.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
-        security.and_then(|security| security.namespace_options.clone()).unwrap_or_default()
+        crate::spec::build::sandbox_options(&self.config)
     }
 
     pub fn uses_node_network(&self) -> bool {

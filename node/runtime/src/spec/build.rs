@@ -56,7 +56,7 @@ pub(crate) fn build(input: &Input<'_>) -> Result<Spec, Error> {
         privileged,
         readonly_rootfs: security.readonly_rootfs,
         sandbox_files: input.sandbox_files,
-        shared_memory: &shared_memory(input, &security),
+        shared_memory: &shared_memory(input),
         image_layers: input.image_layers,
         users: Mapping::of(&options(&security))?,
         nodev: input.devices_open && !privileged,
@@ -191,6 +191,10 @@ fn user(security: &v1::LinuxContainerSecurityContext, image: &ProcessConfig) -> 
         (None, name) => name.to_string(),
     };
     let id = |id: i64| u32::try_from(id).map_err(|_| Error::Invalid(format!("{id} is not a group id")));
+    // CRI: a group without a user is an error; the image's user may belong to other groups.
+    if let (None, "", Some(gid)) = (&security.run_as_user, security.run_as_username.as_str(), &security.run_as_group) {
+        return Err(Error::Invalid(format!("user group {:?} is specified without user", gid.value.to_string())));
+    }
     Ok(User {
         name,
         gid: security.run_as_group.as_ref().map(|gid| id(gid.value)).transpose()?,
@@ -237,8 +241,14 @@ fn options(security: &v1::LinuxContainerSecurityContext) -> v1::NamespaceOption 
     security.namespace_options.clone().unwrap_or_default()
 }
 
-fn shared_memory(input: &Input<'_>, security: &v1::LinuxContainerSecurityContext) -> PathBuf {
-    match options(security).ipc() {
+/// Returns the namespaces of the sandbox. Its containers are in its network and IPC, whatever they request.
+pub(crate) fn sandbox_options(sandbox: &v1::PodSandboxConfig) -> v1::NamespaceOption {
+    let security = sandbox.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
+    security.and_then(|security| security.namespace_options.clone()).unwrap_or_default()
+}
+
+fn shared_memory(input: &Input<'_>) -> PathBuf {
+    match sandbox_options(input.sandbox).ipc() {
         v1::NamespaceMode::Node => PathBuf::from("/dev/shm"),
         _ => input.sandbox_run.join("shm"),
     }
@@ -246,6 +256,7 @@ fn shared_memory(input: &Input<'_>, security: &v1::LinuxContainerSecurityContext
 
 fn namespaces(input: &Input<'_>, security: &v1::LinuxContainerSecurityContext) -> Result<Namespaces, Error> {
     let options = options(security);
+    let shared = sandbox_options(input.sandbox);
     let pinned = |mode: v1::NamespaceMode, name: &str| match mode {
         v1::NamespaceMode::Node => None,
         _ => Some(input.sandbox_run.join(name)),
@@ -263,10 +274,10 @@ fn namespaces(input: &Input<'_>, security: &v1::LinuxContainerSecurityContext) -
     };
     let users = Mapping::of(&options)?.map(|mapping| (input.sandbox_run.join("user"), mapping));
     Ok(Namespaces {
-        network: pinned(options.network(), "net"),
-        ipc: pinned(options.ipc(), "ipc"),
+        network: pinned(shared.network(), "net"),
+        ipc: pinned(shared.ipc(), "ipc"),
         // The host name belongs to the network, as pods of the node's network have the node's name.
-        uts: pinned(options.network(), "uts"),
+        uts: pinned(shared.network(), "uts"),
         pid,
         users,
     })
@@ -371,5 +382,11 @@ mod tests {
         assert_eq!((found.name.as_str(), found.gid), ("1000", Some(2000)));
         security.run_as_group = Some(v1::Int64Value { value: -1 });
         assert!(user(&security, &image).is_err());
+        security.run_as_group = Some(v1::Int64Value { value: 2000 });
+        security.run_as_user = None;
+        let error = user(&security, &image).expect_err("no user").to_string();
+        assert!(error.contains("user group \"2000\" is specified without user"), "{error}");
+        security.run_as_username = "web".into();
+        assert_eq!(user(&security, &image).expect("user").gid, Some(2000));
     }
 }

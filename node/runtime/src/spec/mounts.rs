@@ -110,6 +110,11 @@ fn volume(requested: &v1::Mount, context: &Context<'_>) -> Result<Mount, Error> 
     if requested.recursive_read_only && !requested.readonly {
         return Err(Error::Invalid("recursive read-only mount conflicts with RW mount".into()));
     }
+    // CRI: a mount below that came later would be writable.
+    if requested.recursive_read_only && requested.propagation() != v1::MountPropagation::PropagationPrivate {
+        let propagation = requested.propagation().as_str_name();
+        return Err(Error::Invalid(format!("recursive read-only mount conflicts with {propagation}")));
+    }
     if let Some(image) = requested.image.as_ref().filter(|image| !image.image.is_empty()) {
         let (layers_folder, lower) = (context.image_layers)(&image.image)?;
         let sub_path = requested.image_sub_path.clone();
@@ -153,7 +158,7 @@ mod tests {
         v1::Mount { container_path: path.into(), host_path: "/host".into(), ..v1::Mount::default() }
     }
 
-    fn destinations(mounts: &[v1::Mount]) -> Vec<String> {
+    fn decided(mounts: &[v1::Mount]) -> Result<Vec<Mount>, Error> {
         let nothing = |_: &str| Err(Error::Invalid("no images here".into()));
         let context = Context {
             privileged: false,
@@ -164,7 +169,11 @@ mod tests {
             users: None,
             nodev: false,
         };
-        decide(mounts, &context).expect("mounts").into_iter().map(|mount| mount.destination).collect()
+        decide(mounts, &context)
+    }
+
+    fn destinations(mounts: &[v1::Mount]) -> Vec<String> {
+        decided(mounts).expect("mounts").into_iter().map(|mount| mount.destination).collect()
     }
 
     #[test]
@@ -172,6 +181,21 @@ mod tests {
         let all = destinations(&[requested("/etc/hosts/"), requested("/dev/shm")]);
         assert_eq!(all.iter().filter(|path| *path == "/etc/hosts").count(), 1);
         assert_eq!(all.iter().filter(|path| *path == "/dev/shm").count(), 1);
+    }
+
+    #[test]
+    fn a_recursive_read_only_mount_is_private() {
+        let mut mount = v1::Mount { recursive_read_only: true, ..requested("/a") };
+        assert!(decided(std::slice::from_ref(&mount)).is_err(), "writable");
+        mount.readonly = true;
+        assert!(decided(std::slice::from_ref(&mount)).is_ok());
+        for propagation in
+            [v1::MountPropagation::PropagationHostToContainer, v1::MountPropagation::PropagationBidirectional]
+        {
+            mount.propagation = propagation.into();
+            let error = decided(std::slice::from_ref(&mount)).expect_err("propagation").to_string();
+            assert!(error.contains(propagation.as_str_name()), "{error}");
+        }
     }
 
     #[test]
