@@ -6,6 +6,8 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -52,9 +54,10 @@ fn is_missing(error: &anyhow::Error) -> bool {
 /// Reads a configuration file.
 pub fn read(path: &Path) -> Result<Vec<Setting>> {
     let failed = || format!("cannot read {}", path.display());
-    let metadata = std::fs::metadata(path).with_context(failed)?;
-    ensure!(metadata.len() <= MOST, "{} is larger than {MOST} bytes", path.display());
-    let text = std::fs::read_to_string(path).with_context(failed)?;
+    let mut text = String::new();
+    // The length of a device is not known.
+    File::open(path).and_then(|file| file.take(MOST + 1).read_to_string(&mut text)).with_context(failed)?;
+    ensure!(text.len() as u64 <= MOST, "{} is larger than {MOST} bytes", path.display());
     settings(&text).with_context(|| path.display().to_string())
 }
 
@@ -214,6 +217,30 @@ container-runtime-endpoint: of another command
         }
         let words = ["corten", "server", "--config-file=/no/such/file"].map(OsString::from).to_vec();
         assert!(format!("{:#}", parse(words).unwrap_err()).contains("/no/such/file"));
+    }
+
+    #[test]
+    fn files_that_are_no_configuration_are_refused_by_a_sentence() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.yaml");
+        let aliases: String =
+            (0..40).map(|level| format!("a{}: &x{} [*x{level}, *x{level}]\n", level + 1, level + 1)).collect();
+        for content in [
+            vec![0xff, 0xfe, 0],
+            vec![b'a'; 2 << 20],
+            b"port: 1\nport: 2\n".to_vec(),
+            b"port: !!binary aGVsbG8=\n? [a, b]\n: c\n".to_vec(),
+            format!("a0: &x0 [1]\n{aliases}").into_bytes(),
+            "[".repeat(100_000).into_bytes(),
+            b"\tport: 1".to_vec(),
+        ] {
+            std::fs::write(&path, &content).unwrap();
+            let shown = String::from_utf8_lossy(&content[..content.len().min(20)]).into_owned();
+            let refused = format!("{:#}", check(&path).expect_err(&shown));
+            assert!(refused.contains("config.yaml") && refused.len() < 1000, "{shown}: {refused}");
+        }
+        assert!(format!("{:#}", check(Path::new("/dev/zero")).unwrap_err()).contains("larger than"));
+        assert!(format!("{:#}", check(dir.path()).unwrap_err()).contains("cannot read"));
     }
 
     #[test]

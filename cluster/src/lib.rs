@@ -14,6 +14,7 @@ mod bench_cli;
 mod broken_output;
 mod certificate_cli;
 mod certificate_options;
+mod certificates;
 mod cli;
 mod cloud_options;
 mod commands;
@@ -48,6 +49,7 @@ pub mod reference;
 mod registries;
 mod restored;
 mod secrets;
+mod sentence;
 mod serving_options;
 mod settings;
 mod signing_options;
@@ -83,7 +85,7 @@ pub fn run() -> ExitCode {
         Err(error) => match error.downcast::<clap::Error>() {
             Ok(error) => error.exit(),
             Err(error) => {
-                eprintln!("corten: {error:#}");
+                eprintln!("corten: {}", sentence::of(&error));
                 return ExitCode::FAILURE;
             }
         },
@@ -91,7 +93,7 @@ pub fn run() -> ExitCode {
     match commands::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("corten: {error:#}");
+            eprintln!("corten: {}", sentence::of(&error));
             ExitCode::FAILURE
         }
     }

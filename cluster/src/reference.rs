@@ -23,7 +23,7 @@ pub struct Metrics {
 }
 
 /// Returns the metrics of all components.
-pub fn metrics() -> [Metrics; 14] {
+pub fn metrics() -> [Metrics; 15] {
     const API_SERVER: &str = "API server";
     const CONTROLLER_MANAGER: &str = "controller manager";
     const SCHEDULER: &str = "scheduler";
@@ -36,6 +36,7 @@ pub fn metrics() -> [Metrics; 14] {
         list(&[CONTROLLER_MANAGER, SCHEDULER], corten_client::metrics::FAMILIES),
         list(&[CONTROLLER_MANAGER], corten_controllers::METRICS),
         list(&[CONTROLLER_MANAGER], crate::components::backups::METRICS),
+        list(&[CONTROLLER_MANAGER], crate::components::server_metrics::FAMILIES),
         list(&[SCHEDULER], corten_scheduler::METRICS),
         list(&["kubelet"], corten_kubelet::metrics::FAMILIES),
         list(&["kubelet, `/metrics/cadvisor`"], corten_kubelet::metrics::cadvisor::FAMILIES),

@@ -5,7 +5,8 @@
 use corten_meta::Value;
 use jiff::{SignedDuration, Timestamp};
 
-use super::certificate::{Listed, left};
+use super::certificate::left;
+use crate::certificates::Listed;
 use crate::node_object::is_ready;
 use crate::pki::keys::Stage;
 use crate::pki::rotation::Rotation;
@@ -38,10 +39,16 @@ pub struct Facts {
     pub service_account_keys: Option<Stage>,
     pub encryption_keys: Option<Stage>,
     pub nodes: Vec<Value>,
+    /// The error of the list of nodes.
+    pub not_listed: Option<String>,
+    /// The state of the etcd members, if too few of them answer.
+    pub lost_quorum: Option<String>,
     /// The error of `/readyz`.
     pub not_ready: Option<String>,
     /// The free bytes of the data directory's disk.
     pub free: Option<u64>,
+    /// The time of a small write to that disk just now, in seconds.
+    pub write: Option<f64>,
     /// The record of backups.
     pub backup: Value,
     /// The etcd members that do not serve: name and reason.
@@ -57,14 +64,31 @@ pub fn conditions(facts: &Facts) -> Vec<Condition> {
     if let Some(reason) = &facts.not_ready {
         add(format!("the API server is not ready: {reason}"), "kubectl get --raw '/readyz?verbose'");
     }
+    if let Some(state) = &facts.lost_quorum {
+        let problem =
+            format!("{state}; start the other servers, and only if they are lost for good recover without them");
+        add(problem, "corten recover");
+    } else if let Some(reason) = &facts.not_listed {
+        add(format!("the store cannot be read: {reason}"), "corten logs");
+    }
     for [name, reason] in &facts.failing_members {
-        add(format!("the etcd member {name} does not serve: {reason}"), "corten logs");
+        match reason.strip_prefix("failing: ") {
+            Some(reason) => add(
+                format!(
+                    "the etcd member {name} does not serve: {reason}; start its server, or remove one that is lost for good"
+                ),
+                &format!("kubectl delete node {name}"),
+            ),
+            None => add(format!("the etcd member {name} does not serve well: {reason}"), "corten logs"),
+        }
     }
     if let Some(free) = facts.free.filter(|free| *free < LEAST_FREE) {
         add(format!("the disk of the data directory has {} MiB left", free >> 20), "corten image ls");
     }
-    if let Some(mean) = mean_write(&facts.metrics).filter(|mean| *mean > SLOW) {
-        add(format!("the disk is slow: a write takes {:.0} ms", mean * 1000.0), "kubectl get --raw /metrics");
+    // A disk that was fast for months may be slow today, and one that is fast now may have been slow all the time.
+    let write = mean_write(&facts.metrics).into_iter().chain(facts.write).fold(0.0, f64::max);
+    if write > SLOW {
+        add(format!("the disk is slow: a write takes {:.0} ms", write * 1000.0), "kubectl get --raw /metrics");
     }
     for node in facts.nodes.iter().filter(|node| !is_ready(node)) {
         let name = corten_meta::name(node);
@@ -185,7 +209,11 @@ mod tests {
             nodes: vec![node("one", "True"), node("two", "Unknown")],
             not_ready: Some("etcd-readiness failed".to_owned()),
             free: Some(100 << 20),
-            failing_members: vec![["three".to_owned(), "connection refused".to_owned()]],
+            failing_members: vec![
+                ["three".to_owned(), "failing: connection refused".to_owned()],
+                ["two".to_owned(), "its disk is full".to_owned()],
+            ],
+            lost_quorum: Some("1 of 3 members answer, and 2 are needed: nothing can be written".to_owned()),
             rotation: Some(Rotation { phase: Phase::Overlap, started: now() }),
             service_account_keys: Some(Stage::Used),
             encryption_keys: Some(Stage::Accepted),
@@ -201,7 +229,11 @@ mod tests {
             shown,
             [
                 "the API server is not ready: etcd-readiness failed | kubectl get --raw '/readyz?verbose'",
-                "the etcd member three does not serve: connection refused | corten logs",
+                "1 of 3 members answer, and 2 are needed: nothing can be written; start the other servers, and only if they \
+                 are lost for good recover without them | corten recover",
+                "the etcd member three does not serve: connection refused; start its server, or remove one that is lost for \
+                 good | kubectl delete node three",
+                "the etcd member two does not serve well: its disk is full | corten logs",
                 "the disk of the data directory has 100 MiB left | corten image ls",
                 "the disk is slow: a write takes 500 ms | kubectl get --raw /metrics",
                 "the node two is not Ready | corten why node/two",
@@ -213,6 +245,13 @@ mod tests {
                 "there is no backup of this cluster | corten backup FILE",
             ]
         );
+    }
+
+    #[test]
+    fn a_disk_that_became_slow_is_named() {
+        let slow = |write| conditions(&Facts { now: now(), write, ..Facts::default() });
+        assert_eq!(slow(Some(0.25))[0].problem, "the disk is slow: a write takes 250 ms");
+        assert_eq!(slow(Some(0.01)), []);
     }
 
     #[test]

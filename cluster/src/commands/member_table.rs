@@ -16,6 +16,8 @@ const LEAST_FREE: u64 = 64 << 20;
 pub struct Table {
     /// Whether all members answer without an alarm.
     pub is_healthy: bool,
+    /// Whether enough members answer for reads and writes.
+    pub has_quorum: bool,
     /// The members in one sentence.
     pub summary: String,
     pub rows: Vec<[String; 8]>,
@@ -41,8 +43,8 @@ const HEAD: [&str; 8] = ["MEMBER", "ROLE", "VERSION", "LAG", "DATABASE", "IN USE
 fn failed(reason: &str) -> Table {
     let mut row = ["-"; 8].map(str::to_owned);
     row[7] = reason.to_owned();
-    let summary = "the members cannot be listed".to_owned();
-    Table { is_healthy: false, summary, rows: vec![HEAD.map(str::to_owned), row] }
+    let summary = format!("the members cannot be listed: {reason}");
+    Table { is_healthy: false, has_quorum: false, summary, rows: vec![HEAD.map(str::to_owned), row] }
 }
 
 async fn gathered(directories: &Directories, state: &State) -> Result<Table> {
@@ -56,7 +58,7 @@ async fn gathered(directories: &Directories, state: &State) -> Result<Table> {
     let mut rows = vec![HEAD.map(str::to_owned)];
     rows.extend(report.rows.iter().map(|one| row(&report, one, &own)));
     let (is_healthy, summary) = summary(&report);
-    Ok(Table { is_healthy, summary, rows })
+    Ok(Table { is_healthy, has_quorum: has_quorum(&report), summary, rows })
 }
 
 /// Facts of the own member that only its machine knows.
@@ -79,6 +81,11 @@ fn full_disk(directory: &Path) -> Option<String> {
 fn room(free: u64) -> Option<String> {
     let mebibytes = free as f64 / f64::from(1 << 20);
     (free < LEAST_FREE).then(|| format!("its disk is full ({mebibytes:.1} MiB are left)"))
+}
+
+fn has_quorum(report: &Report) -> bool {
+    let voters = || report.rows.iter().filter(|row| !row.member.is_learner);
+    voters().filter(|row| row.status.is_ok()).count() > voters().count() / 2
 }
 
 /// Reports whether all members are well, and says how many answer.
@@ -179,6 +186,7 @@ mod tests {
         let lost = Report { rows: report.rows[1..].to_vec(), alarms: Vec::new() };
         let words = "1 of 2 members answer, and 2 are needed: nothing can be written";
         assert_eq!(summary(&lost), (false, words.to_owned()));
+        assert!(has_quorum(&report) && !has_quorum(&lost));
         let well = Report { rows: report.rows[..1].to_vec(), alarms: Vec::new() };
         assert_eq!(summary(&well), (true, "1 of 1 members answer; 1 are needed".to_owned()));
     }

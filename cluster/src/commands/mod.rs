@@ -66,6 +66,7 @@ pub fn run(cli: Cli) -> Result<()> {
             | Command::Token(_)
             | Command::Why(_)
             | Command::Top(_)
+            | Command::Trace(_)
             | Command::Ingress(_)
             | Command::Console(_)
             | Command::Etcd(_)

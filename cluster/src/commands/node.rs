@@ -33,7 +33,9 @@ pub async fn run(command: NodeCommand) -> Result<()> {
     );
     revoke(&client, &flags.name).await?;
     println!("the credentials of {} are refused from now on", flags.name);
-    if node.is_some() {
+    if node.is_none() {
+        println!("there is no Node {0}; if {0} is not a machine whose Node was deleted, check the name", flags.name);
+    } else {
         match client.delete::<Node>("", &flags.name, &DeleteOptions::default()).await {
             Err(error) if !error.is_not_found() => return Err(error).context("the Node cannot be deleted"),
             _ => println!("its Node is deleted, and its pods are evicted"),

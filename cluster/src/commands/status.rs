@@ -1,15 +1,18 @@
 //! `corten status`: the running components, their addresses, versions and memory.
 
+use std::io::Write;
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use corten_api::k8s_openapi::api::core::v1::{Namespace, Node};
 use corten_client::{Client, ListOptions};
 use corten_meta::Value;
+use rustix::fs::{Mode, OFlags};
 
 use super::conditions::{Facts, conditions};
-use super::{certificate, member_table};
+use super::member_table;
 use crate::cli::DirectoryFlags;
 use crate::cli::NetworkBackend;
 use crate::components::node_dns::dns_of;
@@ -18,7 +21,10 @@ use crate::directories::Directories;
 use crate::node_object::is_ready;
 use crate::pki::{ENCRYPTION_KEYS, SERVICE_ACCOUNT_KEYS, keys, rotation};
 use crate::version::VERSION;
-use crate::{instance, preflight};
+use crate::{certificates, instance, preflight};
+
+/// The sentence for servers that cannot go on without others.
+const LOST: &str = "Start the other servers; if they are lost for good, stop this one and run `corten recover`";
 
 pub async fn run(directories: &DirectoryFlags) -> Result<()> {
     preflight::root_for("status")?;
@@ -31,7 +37,14 @@ pub async fn run(directories: &DirectoryFlags) -> Result<()> {
     };
     let admin = directories.kubeconfig("admin");
     let client = Client::from_kubeconfig(&admin, None).context("the administrator's kubeconfig cannot be used")?;
-    let version = get(&client, "/version").await?;
+    let members = member_table::gather(&directories).await;
+    let version = match get(&client, "/version").await {
+        Ok(version) => version,
+        Err(error) => match members.filter(|members| !members.is_healthy) {
+            Some(members) => bail!("{error:#}. etcd: {}. {LOST}", members.summary),
+            None => return Err(error),
+        },
+    };
     println!("corten       {VERSION}, serving Kubernetes {}", version["gitVersion"].as_str().unwrap_or("?"));
     println!("server       pid {pid}");
     println!("API server   {}", crate::kubeconfig::server(&admin)?);
@@ -39,13 +52,15 @@ pub async fn run(directories: &DirectoryFlags) -> Result<()> {
     println!("cgroup       {}", directories.cgroup());
     println!();
 
-    let nodes = client.list::<Node>("", &ListOptions::default()).await.context("the nodes cannot be listed")?;
-    let nodes: Vec<Value> = nodes.items.iter().map(corten_api::Typed::to_value).collect();
-    let members = member_table::gather(&directories).await;
-    super::print_table(&components(&client, &nodes, members.as_ref()).await);
+    // A cluster whose store cannot be read has more to show than this error.
+    let nodes = client.list::<Node>("", &ListOptions::default()).await.map_err(|error| error.to_string());
+    let nodes = nodes.map(|list| list.items.iter().map(corten_api::Typed::to_value).collect::<Vec<Value>>());
+    super::print_table(&components(&client, nodes.as_deref().ok(), members.as_ref()).await);
     println!();
-    super::print_table(&node_rows(&nodes));
-    println!();
+    if let Ok(nodes) = &nodes {
+        super::print_table(&node_rows(nodes));
+        println!();
+    }
     if let Some(members) = &members {
         super::print_table(&members.rows);
         println!();
@@ -65,16 +80,17 @@ pub async fn run(directories: &DirectoryFlags) -> Result<()> {
 async fn facts(
     client: &Client,
     directories: &Directories,
-    nodes: Vec<Value>,
+    nodes: Result<Vec<Value>, String>,
     members: Option<&member_table::Table>,
 ) -> Facts {
     let ready = client.get_raw("/readyz").await;
     let metrics = client.get_raw("/metrics").await.unwrap_or_default();
     let pki = directories.pki();
     let file = |name: &str| std::fs::read_to_string(pki.join(name)).unwrap_or_default();
+    let lost_quorum = members.filter(|table| !table.has_quorum).map(|table| table.summary.clone());
     let members = members.map(|table| table.rows.as_slice()).unwrap_or_default();
-    let failing = members.iter().skip(1).filter(|row| row[7].starts_with("failing") || row[7].starts_with("alarm"));
-    let certificates = certificate::list(directories);
+    let failing = members.iter().skip(1).filter(|row| row[0] != "-" && row[7] != "healthy");
+    let certificates = certificates::list(directories);
     let first = client.find::<Namespace>("", "kube-system").await.ok().flatten();
     Facts {
         now: corten_meta::time::now(),
@@ -83,9 +99,12 @@ async fn facts(
         rotation: rotation::read(&pki).ok().flatten(),
         service_account_keys: keys::parse_pem(&file(SERVICE_ACCOUNT_KEYS)).ok().map(|ring| ring.stage()),
         encryption_keys: keys::parse_lines(&file(ENCRYPTION_KEYS)).ok().map(|ring| ring.stage()),
-        nodes,
+        not_listed: nodes.as_ref().err().cloned(),
+        nodes: nodes.unwrap_or_default(),
+        lost_quorum,
         not_ready: ready.err().map(|error| error.to_string()),
         free: rustix::fs::statvfs(&directories.data).ok().map(|disk| disk.f_bavail * disk.f_frsize),
+        write: small_write(&directories.data),
         backup: std::fs::read(directories.data.join("backup.json"))
             .ok()
             .and_then(|bytes| serde_json::from_slice(&bytes).ok())
@@ -95,13 +114,32 @@ async fn facts(
     }
 }
 
+/// Returns the time of a small write to the disk of a directory, in seconds: the median of three. The file has no name.
+fn small_write(directory: &Path) -> Option<f64> {
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = std::fs::File::from(rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR).ok()?);
+    let mut times = [0.0; 3];
+    for time in &mut times {
+        let begun = Instant::now();
+        (&file).write_all(&[0; 4096]).ok()?;
+        file.sync_data().ok()?;
+        *time = begun.elapsed().as_secs_f64();
+    }
+    times.sort_by(f64::total_cmp);
+    Some(times[1])
+}
+
 async fn get(client: &Client, path: &str) -> Result<Value> {
     let body = client.get_raw(path).await.with_context(|| format!("the API server does not answer {path}"))?;
     Ok(serde_json::from_slice(&body).unwrap_or(Value::Null))
 }
 
 /// Returns each component with its observed state.
-async fn components(client: &Client, nodes: &[Value], members: Option<&member_table::Table>) -> Vec<[String; 3]> {
+async fn components(
+    client: &Client,
+    nodes: Option<&[Value]>,
+    members: Option<&member_table::Table>,
+) -> Vec<[String; 3]> {
     let row = |name: &str, good: bool, note: String| {
         [name.to_owned(), if good { "healthy" } else { "failing" }.to_owned(), note]
     };
@@ -111,6 +149,7 @@ async fn components(client: &Client, nodes: &[Value], members: Option<&member_ta
     if let Some(members) = members {
         rows.push(row("etcd", members.is_healthy, members.summary.clone()));
     }
+    let Some(nodes) = nodes else { return rows };
     let assigned = nodes.iter().filter(|node| node.pointer("/spec/podCIDR").is_some()).count();
     rows.push(row(
         "controllers",

@@ -32,21 +32,8 @@ static TAKEN: Family = Family {
     labels: &["result"],
     help: "The number of scheduled backups by result: success or failure.",
 };
-static LAST_SUCCESS: Family = Family {
-    name: "corten_backup_last_success_timestamp_seconds",
-    kind: Kind::Gauge,
-    labels: &[],
-    help: "The time of the last successful backup of this server, in seconds since 1970.",
-};
-static LAST_BYTES: Family = Family {
-    name: "corten_backup_last_size_bytes",
-    kind: Kind::Gauge,
-    labels: &[],
-    help: "The size of the last successful backup of this server in bytes.",
-};
-
 /// The metrics of scheduled backups.
-pub const METRICS: &[&Family] = &[&TAKEN, &LAST_SUCCESS, &LAST_BYTES];
+pub const METRICS: &[&Family] = &[&TAKEN];
 
 /// Starts the schedule, if the flags ask for one. Flags that cannot work are refused here, not at three in the morning.
 pub fn start(cluster: &Cluster, client: &Client, metrics: Arc<Registry>, tasks: &mut Tasks) -> Result<()> {
@@ -57,11 +44,6 @@ pub fn start(cluster: &Cluster, client: &Client, metrics: Arc<Registry>, tasks: 
     let target = backup::directory(path, &options.s3, &directories.data).context("--backup-target")?;
     if let Target::Directory(directory) = &target {
         std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
-    }
-    let record = backup::status(directories);
-    if let Some(success) = &record.success {
-        metrics.series(&LAST_SUCCESS, &[]).set(success.time.as_second() as f64);
-        metrics.series(&LAST_BYTES, &[]).set(success.bytes as f64);
     }
     let scheduled = Scheduled {
         schedule,
@@ -171,8 +153,6 @@ impl Scheduled {
         let name = target::name(&cluster, time);
         let bytes = self.target.write(&name, contents, &self.secret).await?;
         self.metrics.series(&TAKEN, &["success"]).add(1.0);
-        self.metrics.series(&LAST_SUCCESS, &[]).set(time.as_second() as f64);
-        self.metrics.series(&LAST_BYTES, &[]).set(bytes as f64);
         let place = format!("{}/{name}", self.place.display());
         tracing::info!(place, bytes, "the cluster is backed up");
         backup::record_success(self.directories(), Success { time, place, bytes });

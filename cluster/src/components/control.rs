@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use corten_client::{Client, Metrics};
 use corten_controllers::{Cidr, Clients, KubeletServing, MANAGER, SigningAuthorities, SigningAuthority};
-use corten_meta::metrics::{HealthChecks, Registry};
+use corten_meta::metrics::HealthChecks;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -15,6 +15,7 @@ use super::cloud;
 use super::ebs;
 use super::edge;
 use super::endpoint::{self, Endpoint, EndpointTls};
+use super::server_metrics::ServerMetrics;
 use crate::config::Cluster;
 use crate::pki::{Authorities, Authority, Leaf, Pki, validity, write_private};
 use crate::tasks::Tasks;
@@ -31,7 +32,7 @@ pub fn start(
     cluster: &Cluster,
     authorities: &Authorities,
     api: &Arc<ApiServer>,
-    backups: &Arc<Registry>,
+    server: &Arc<ServerMetrics>,
     tasks: &mut Tasks,
 ) -> Result<()> {
     let metrics = Metrics::default();
@@ -52,8 +53,8 @@ pub fn start(
     let manager = clients(MANAGER);
     tasks.spawn("controller-manager", manage(config, authorities.clone(), clients, tasks.shutdown()));
     let own = endpoint::page(metrics);
-    let backups = backups.clone();
-    let page = Box::new(move || own() + &backups.render());
+    let server = Arc::clone(server);
+    let page = Box::new(move || own() + &server.page());
     let shown = Shown { name: MANAGER, port: MANAGER_PORT, client: manager, metrics: page };
     show(cluster, authorities, shown, tasks)?;
     edge::start_control(cluster, api, tasks);

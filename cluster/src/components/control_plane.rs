@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use corten_meta::metrics::Registry;
 use tokio_util::sync::CancellationToken;
 
+use super::server_metrics::ServerMetrics;
 use super::{access, apiserver, control};
 use crate::config::Cluster;
 use crate::pki::live;
@@ -22,7 +22,13 @@ pub async fn run(cluster: Cluster, shutdown: CancellationToken) -> Result<()> {
     let admin = api.client("system:admin", &["system:masters"]);
     access::grant(&admin).await.context("the roles of the node's components cannot be applied")?;
     let mut clients = Tasks::new(shutdown);
-    control::start(&cluster, &authorities, &api, &Arc::new(Registry::default()), &mut clients)?;
+    control::start(
+        &cluster,
+        &authorities,
+        &api,
+        &Arc::new(ServerMetrics::new(cluster.node.directories.clone())),
+        &mut clients,
+    )?;
     supervision::notify("READY=1");
     let ended = foundation.shutdown();
     let outcome = tokio::select! {

@@ -39,6 +39,7 @@ pub mod node_dns;
 pub mod readiness;
 mod renewal;
 mod server_certificates;
+pub mod server_metrics;
 mod server_nodes;
 mod service_accounts;
 mod serving_certificate;
@@ -55,10 +56,10 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use corten_client::{Caches, Client};
 use corten_controllers::NodeComponent;
-use corten_meta::metrics::Registry;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use self::server_metrics::ServerMetrics;
 use crate::cli;
 use crate::config::{Cluster, Node};
 use crate::join::certificate::{self, Wanted};
@@ -125,8 +126,8 @@ async fn serve(
     if cluster.load_balancer.is_some() {
         load_balancing::define(&admin).await.context("the kinds of load balancers cannot be defined")?;
     }
-    let backed_up = Arc::new(Registry::default());
-    control::start(&cluster, &authorities, &api, &backed_up, &mut clients)?;
+    let metrics = Arc::new(ServerMetrics::new(cluster.node.directories.clone()));
+    control::start(&cluster, &authorities, &api, &metrics, &mut clients)?;
     progress.reached("controllers");
 
     access::grant(&admin).await.context("the roles of the node's components cannot be applied")?;
@@ -153,13 +154,16 @@ async fn serve(
     if let Some(members) = members {
         let published = joining::keep(admin.clone(), cluster.clone(), authorities.clone(), shutdown.clone());
         clients.spawn("cluster-info", published);
+        let endpoints = members.endpoints.clone();
+        let followed = Arc::clone(&metrics).follow_members(members.members.clone(), endpoints, shutdown.clone());
+        clients.spawn("member metrics", followed);
         clients.spawn("server nodes", server_nodes::run(caches.clone(), members, shutdown.clone()));
     }
 
     if let Some(shared) = shared {
         clients.spawn("shared keys", shared_keys::run(shared, shutdown.clone()));
     }
-    backups::start(&cluster, &admin, backed_up, &mut clients)?;
+    backups::start(&cluster, &admin, metrics.registry(), &mut clients)?;
     let node = cluster.node.name.clone();
     clients.spawn("store health", store_health::run(disk, admin.clone(), node, shutdown.clone()));
 

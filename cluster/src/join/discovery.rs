@@ -22,6 +22,9 @@ pub const CLUSTER_INFO: &str = "/api/v1/namespaces/kube-public/configmaps/cluste
 /// The time that a cluster may take to publish a signed `cluster-info`: it may be starting, and a new token signs it only
 /// after its creation.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The time after which a `cluster-info` with a wrong signature is final: the signature of a token that was made again with another
+/// secret is replaced within moments.
+const PATIENCE_WITH_SIGNATURE: Duration = Duration::from_secs(5);
 /// The time between two reads of a `cluster-info` that the token has not signed yet.
 const INTERVAL: Duration = Duration::from_millis(500);
 
@@ -66,7 +69,8 @@ pub async fn discover(server: &str, token: &str, flags: &cli::Join) -> Result<Di
 /// Waits for a `cluster-info` that the token has signed; one that is not is returned when the time is over.
 async fn signed_info(client: &Client, token: &str) -> Result<Value> {
     parts(token)?;
-    let deadline = Instant::now() + PATIENCE;
+    let begun = Instant::now();
+    let mut signed_since = None;
     let mut logged = None;
     loop {
         let info = cluster_info(client).await;
@@ -74,7 +78,9 @@ async fn signed_info(client: &Client, token: &str) -> Result<Value> {
             Ok(info) => verified_content(info, token).err().map(|error| error.to_string()),
             Err(error) => Some(format!("{error:#}")),
         };
-        if missing.is_none() || Instant::now() >= deadline {
+        let is_signed = info.as_ref().is_ok_and(|info| has_signature(info, token));
+        signed_since = is_signed.then(|| signed_since.unwrap_or_else(Instant::now));
+        if missing.is_none() || is_final(begun.elapsed(), signed_since.map(|since| since.elapsed())) {
             return info;
         }
         if logged != missing {
@@ -83,6 +89,17 @@ async fn signed_info(client: &Client, token: &str) -> Result<Value> {
         }
         tokio::time::sleep(INTERVAL).await;
     }
+}
+
+/// Reports whether waiting longer cannot help, by the time since the start, and since a signature by the token's id was there.
+fn is_final(waited: Duration, signed: Option<Duration>) -> bool {
+    waited >= PATIENCE || signed.is_some_and(|signed| signed >= PATIENCE_WITH_SIGNATURE)
+}
+
+/// Reports whether the token's id signed a `cluster-info`, rightly or not.
+fn has_signature(info: &Value, token: &str) -> bool {
+    let id = token.split('.').next().unwrap_or_default();
+    info.pointer("/data").is_some_and(|data| data[&*format!("jws-kubeconfig-{id}")].is_string())
 }
 
 /// Splits a token into its id and its secret.
@@ -162,6 +179,16 @@ mod tests {
         let mut forged = good.clone();
         forged["data"]["kubeconfig"] = json!("other content");
         assert!(verified_content(&forged, "abcdef.0123456789abcdef").is_err());
+    }
+
+    #[test]
+    fn a_wrong_secret_is_refused_within_seconds_and_an_unknown_token_is_waited_for() {
+        let good = info("content", "abcdef", "0123456789abcdef");
+        assert!(has_signature(&good, "abcdef.0123456789abcdeX"));
+        assert!(!has_signature(&good, "ghijkl.0123456789abcdef") && !has_signature(&Value::Null, "abcdef.0"));
+        let seconds = Duration::from_secs;
+        assert!(!is_final(seconds(59), None) && is_final(seconds(60), None));
+        assert!(!is_final(seconds(59), Some(seconds(1))) && is_final(seconds(5), Some(seconds(5))));
     }
 
     #[test]

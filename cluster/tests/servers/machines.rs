@@ -88,7 +88,8 @@ pub fn members(on: &Cluster, expected: &[&str]) {
 
 /// Returns the credentials of a machine for the members.
 pub fn credentials(on: &Cluster) -> Credentials {
-    let read = |name: &str| std::fs::read_to_string(on.data_dir().join("etcd/pki").join(name)).unwrap();
+    let folder = on.machine.path(on.data_dir().join("etcd/pki").to_str().unwrap());
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
     Credentials { authority: read("ca.crt"), certificate: read("client.crt"), key: read("client.key") }
 }
 
@@ -100,11 +101,21 @@ pub struct TwoServers {
 
 impl TwoServers {
     pub fn up(etcd: &str) -> TwoServers {
+        let servers = TwoServers::machines();
+        servers.start(etcd);
+        servers
+    }
+
+    /// Makes the machines, on which nothing runs.
+    pub fn machines() -> TwoServers {
         let one = Cluster::machine(CORTEN);
-        one.start(&["--cluster-init", "--node-name", "one", "--etcd-binary", etcd]);
         let two = Cluster::machine(CORTEN);
         one.machine.connect(&two.machine, "10.88.0.3");
-        join(&two, &one, "two", etcd, &[]);
         TwoServers { one, two }
+    }
+
+    pub fn start(&self, etcd: &str) {
+        self.one.start(&["--cluster-init", "--node-name", "one", "--etcd-binary", etcd]);
+        join(&self.two, &self.one, "two", etcd, &[]);
     }
 }

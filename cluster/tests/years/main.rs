@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod addresses;
+mod alerts;
 mod certificates;
 mod machines;
 mod monitoring;
