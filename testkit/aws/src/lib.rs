@@ -238,13 +238,18 @@ impl Passage {
     }
 }
 
+/// Returns the action of a request.
+fn action(request: &[u8]) -> String {
+    let request = String::from_utf8_lossy(request);
+    let action = request.split_once("\r\n\r\nAction=").and_then(|(_, body)| body.split('&').next());
+    action.unwrap_or_default().to_owned()
+}
+
 fn passage(state: &Mutex<State>, request: &[u8]) -> Passage {
     let mut state = state.lock().unwrap();
     let call = state.calls;
     state.calls += 1;
-    let request = String::from_utf8_lossy(request);
-    let action = request.split_once("\r\n\r\nAction=").and_then(|(_, body)| body.split('&').next());
-    let action = action.unwrap_or_default().to_owned();
+    let action = action(request);
     let of_action = state.actions.entry(action.clone()).or_default();
     *of_action += 1;
     let is_first = *of_action == 1;
@@ -284,7 +289,13 @@ fn serve(mut stream: TcpStream, target: SocketAddr, state: &Mutex<State>, killed
         }
         Passage::Lose => drop(exchange(target, &request)),
         Passage::Forward => {
-            let _ = stream.write_all(&exchange(target, &request));
+            let answer = exchange(target, &request);
+            // The lists of moto's threads change while others read them; the call is repeated, and counts once.
+            if answer.starts_with(b"HTTP/1.1 500") {
+                let mut state = state.lock().unwrap();
+                state.actions.entry(action(&request)).and_modify(|count| *count = count.saturating_sub(1));
+            }
+            let _ = stream.write_all(&answer);
         }
         Passage::Answer(Answer { status, code, message }) => {
             let body =
