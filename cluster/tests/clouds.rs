@@ -65,11 +65,7 @@ impl Site {
         let data = cluster.data_dir().to_string_lossy().into_owned();
         let apiserver = process(&cluster, "apiserver.log", &["apiserver", "--data-dir", &data], &[]);
         let site = Site { _apiserver: apiserver, cluster, moto, door, world };
-        wait::until("the API server", wait::BOUND, || {
-            let ready =
-                site.kubectl_command(&["get", "--raw", "/readyz"]).output().map_err(|error| error.to_string())?;
-            if ready.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&ready.stderr).into_owned()) }
-        });
+        wait::until("the API server", wait::BOUND, || site.succeeds(&["get", "--raw", "/readyz"]));
         Some(site)
     }
 
@@ -96,10 +92,18 @@ impl Site {
         self.cluster.kubectl(&[&["--kubeconfig", &self.kubeconfig("admin")], arguments].concat())
     }
 
+    /// Applies an object, again where it is deleted between the two requests of kubectl.
     fn apply(&self, object: &Value) {
         let path = self.cluster.scratch().join("object.json");
         std::fs::write(&path, object.to_string()).unwrap();
-        self.kubectl(&["apply", "-f", &path.to_string_lossy()]);
+        wait::until("an object to be applied", wait::BOUND, || {
+            self.succeeds(&["apply", "-f", &path.to_string_lossy()])
+        });
+    }
+
+    fn succeeds(&self, arguments: &[&str]) -> Result<(), String> {
+        let output = self.kubectl_command(arguments).output().map_err(|error| error.to_string())?;
+        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
     }
 
     /// Makes the object of a node, as its kubelet does.
