@@ -7,6 +7,7 @@
 mod disk;
 pub(crate) mod node;
 mod pods;
+mod process;
 mod rates;
 
 use std::path::Path;
@@ -82,12 +83,13 @@ impl Inner {
         let now = Timestamp::now();
         let time = Time(now);
         let cpu = node::cpu();
+        let boot = cpu.map_or(now, |(_, boot)| boot);
         let memory = node::memory(time);
         NodeStats {
             node_name: config.node_name.clone(),
-            system_containers: self.pods_container(time).into_iter().collect(),
-            start_time: Time(cpu.map_or(now, |(_, boot)| boot)),
-            cpu: cpu.map(|(nanoseconds, boot)| CpuStats {
+            system_containers: self.system_containers(time, boot),
+            start_time: Time(boot),
+            cpu: cpu.map(|(nanoseconds, _)| CpuStats {
                 time,
                 usage_nano_cores: self.rate("/", time, nanoseconds, Some(Time(boot))),
                 usage_core_nano_seconds: Some(nanoseconds),
@@ -99,6 +101,44 @@ impl Inner {
             runtime: images.map(|images| self.runtime_file_systems(images, time)),
             rlimit: node::processes(time),
         }
+    }
+
+    /// Returns what upstream shows as system containers: the kubelet, the runtime, and the cgroup of all pods.
+    fn system_containers(&self, time: Time, boot: Timestamp) -> Vec<ContainerStats> {
+        let own = i32::try_from(std::process::id()).ok();
+        let runtime = process::listener(&self.services.config.cri_socket);
+        let kubelet = own.and_then(|pid| self.process_container("kubelet", pid, time, boot));
+        let runtime = runtime.and_then(|pid| self.process_container("runtime", pid, time, boot));
+        [kubelet, runtime, self.pods_container(time)].into_iter().flatten().collect()
+    }
+
+    /// Returns a process as a system container. In a cluster of one process it is that of all components.
+    fn process_container(&self, name: &str, pid: i32, time: Time, boot: Timestamp) -> Option<ContainerStats> {
+        let usage = process::usage(pid)?;
+        let start_time = Time(process::start_time(&usage, boot));
+        let counter = format!("/{name}/{pid}");
+        Some(ContainerStats {
+            name: name.into(),
+            start_time,
+            cpu: Some(CpuStats {
+                time,
+                usage_nano_cores: self.rate(&counter, time, usage.cpu_nanoseconds, Some(start_time)),
+                usage_core_nano_seconds: Some(usage.cpu_nanoseconds),
+            }),
+            memory: Some(MemoryStats {
+                time,
+                available_bytes: None,
+                usage_bytes: Some(usage.resident_bytes),
+                working_set_bytes: Some(usage.resident_bytes),
+                rss_bytes: Some(usage.anonymous_bytes),
+                page_faults: Some(usage.page_faults),
+                major_page_faults: Some(usage.major_page_faults),
+            }),
+            rootfs: None,
+            logs: None,
+            swap: None,
+            id: counter,
+        })
     }
 
     /// Returns the cgroup of all pods, which upstream shows as the system container `pods`.

@@ -26,17 +26,20 @@ pub struct Rates {
 
 impl Rates {
     /// Adds a sample and returns the rate. The base of a counter's first sample is zero at `since`, the start of the
-    /// counter; without it there is no rate yet.
+    /// counter; without it there is no rate yet. A sample close to the latest is not kept, so that frequent callers
+    /// see windows of one to two times the shortest one.
     pub fn note(&mut self, name: &str, at: i64, nanoseconds: u64, since: Option<i64>) -> Option<u64> {
         let latest = Reading { at, nanoseconds };
-        let base = match self.histories.get(name) {
-            // A counter that decreased belongs to a new container of the same name.
-            Some(known) if known.latest.nanoseconds > nanoseconds => None,
-            Some(known) if at - known.latest.at >= LEAST_WINDOW_NANOSECONDS => Some(known.latest),
-            Some(known) => known.base,
-            None => None,
+        // A counter that decreased belongs to a new container of the same name.
+        let known = self.histories.get(name).copied().filter(|known| known.latest.nanoseconds <= nanoseconds);
+        let base = match known.filter(|known| at - known.latest.at < LEAST_WINDOW_NANOSECONDS) {
+            Some(close) => close.base,
+            None => {
+                let base = known.map(|known| known.latest);
+                self.histories.insert(name.to_owned(), History { base, latest });
+                base
+            }
         };
-        self.histories.insert(name.to_owned(), History { base, latest });
         let base = base.or_else(|| since.map(|at| Reading { at, nanoseconds: 0 }))?;
         let elapsed = u128::try_from(at - base.at).ok().filter(|elapsed| *elapsed > 0)?;
         let used = u128::from(nanoseconds.saturating_sub(base.nanoseconds));
@@ -62,10 +65,21 @@ mod tests {
         assert_eq!(rates.note("b", 100 * SECOND, 2_000_000_000, Some(96 * SECOND)), Some(500_000_000));
         // One second later: too close for a window of its own.
         assert_eq!(rates.note("a", 101 * SECOND, 10, None), None);
-        assert_eq!(rates.note("a", 110 * SECOND, 10 + 9 * 250_000_000, None), Some(250_000_000));
+        assert_eq!(rates.note("a", 110 * SECOND, 10 + 10 * 250_000_000, None), Some(250_000_000));
         // The base stays while samples are close.
-        let soon = rates.note("a", 111 * SECOND, 10 + 10 * 250_000_000, None);
-        assert_eq!(soon, Some(250_000_000));
+        assert_eq!(rates.note("a", 111 * SECOND, 10 + 11 * 250_000_000, None), Some(250_000_000));
+    }
+
+    #[test]
+    fn frequent_samples_do_not_stretch_the_window() {
+        let mut rates = Rates::default();
+        for at in 100..200 {
+            rates.note("a", at * SECOND, 0, None);
+        }
+        // From idle to one CPU: ten seconds later no idle time is left in the window.
+        let busy = |at: i64| u64::try_from((at - 200) * SECOND).unwrap();
+        let last = (200..=210).map(|at| rates.note("a", at * SECOND, busy(at), None)).last();
+        assert_eq!(last, Some(Some(1_000_000_000)));
     }
 
     #[test]
