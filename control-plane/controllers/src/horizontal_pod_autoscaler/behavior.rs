@@ -26,6 +26,14 @@ impl History {
         self.changes.retain(|(at, _)| age(*at, now) <= MEMORY);
     }
 
+    /// Records the replicas that the controller finds first as a recommendation: a new autoscaler, and every one after a
+    /// restart, waits for its stabilization window too.
+    pub fn begin(&mut self, replicas: i32, now: Timestamp) {
+        if self.recommendations.is_empty() {
+            self.recommended(replicas, now);
+        }
+    }
+
     fn recommended(&mut self, replicas: i32, now: Timestamp) {
         self.recommendations.push((now, replicas));
         self.recommendations.retain(|(at, _)| age(*at, now) <= MEMORY);

@@ -69,6 +69,7 @@ pub fn decide(observed: &Observed, history: &mut History, now: Timestamp) -> Dec
     let found = "the HPA controller was able to get the target's current scale";
     decision.set("AbleToScale", "True", "SucceededGetScale", found, now);
     decision.status.current_replicas = Some(current);
+    history.begin(current, now);
     let min = spec.min_replicas.unwrap_or(1);
     if current == 0 {
         let message = "scaling is disabled since the replica count of the target is zero";

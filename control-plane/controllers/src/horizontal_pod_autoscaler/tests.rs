@@ -47,8 +47,8 @@ impl Default for Scene {
     }
 }
 
-/// Runs a command: `hpa WORDS`, `load REPLICAS USAGE…`, `metric …`, `no-scale`, `no-metrics`, `no-requests`, `decide`,
-/// `rescale`, `permit CURRENT DESIRED`, `changed BY`, `now +60s`.
+/// Runs a command: `hpa WORDS`, `load REPLICAS USAGE…`, `metric …`, `no-scale`, `no-metrics`, `no-requests`,
+/// `pod-level-requests LIST`, `decide`, `rescale`, `permit CURRENT DESIRED`, `changed BY`, `now +60s`.
 fn run(scene: &mut Scene, command: &str) -> String {
     let (verb, rest) = command.split_once(' ').unwrap_or((command, ""));
     let numbers = || rest.split(' ').map(|word| word.parse::<i64>().ok()).collect::<Vec<_>>();
@@ -66,6 +66,14 @@ fn run(scene: &mut Scene, command: &str) -> String {
         "no-scale" => scene.observed.scale = Err(rest.to_owned()),
         "no-metrics" => scene.observed.metrics = Err(rest.to_owned()),
         "no-requests" => scene.observed.pods[0].spec.as_mut().unwrap().containers[0].resources = None,
+        "pod-level-requests" => {
+            for pod in &mut scene.observed.pods {
+                *pod = fixture::typed(&format!(
+                    "pod {} Running ready=3600 request.cpu=1 status.startTime=now-1d resources.requests={rest}",
+                    pod.name()
+                ));
+            }
+        }
         "decide" | "rescale" => {
             let mut decision = decide(&scene.observed, &mut scene.history, scene.now);
             if verb == "rescale" {

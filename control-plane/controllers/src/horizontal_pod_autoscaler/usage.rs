@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use corten_api::Typed;
-use corten_api::k8s_openapi::api::core::v1::{Container, Pod};
+use corten_api::k8s_openapi::api::core::v1::Pod;
 use corten_meta::Quantity;
 use jiff::{SignedDuration, Timestamp};
 
@@ -178,30 +178,49 @@ fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
     time.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
-/// Returns the requests of each pod; every container must have one.
+/// Returns the requests of each pod.
 fn requests(question: &Question<'_>, pods: &[Pod]) -> Result<BTreeMap<String, i64>, String> {
-    let mut all = BTreeMap::new();
-    for pod in pods {
-        let spec = pod.spec.clone().unwrap_or_default();
-        let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
-        let counted = |container: &&Container| question.container.is_none_or(|name| container.name == name);
-        let mut sum = 0_i64;
-        for container in spec.containers.iter().chain(sidecars).filter(counted) {
-            let requests = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
-            let request = requests.and_then(|requests| Quantity::parse(&requests.get(question.resource)?.0).ok());
-            let Some(request) = request else {
-                return Err(format!(
-                    "missing request for {} in container {} of Pod {}",
-                    question.resource,
-                    container.name,
-                    pod.name()
-                ));
-            };
-            sum = sum.saturating_add(i64::try_from(request.as_milli()).unwrap_or(i64::MAX));
-        }
-        all.insert(pod.name().to_owned(), sum);
+    let of = |pod: &Pod| {
+        let request = match question.container {
+            None if has_pod_level_requests(pod) => pod_level_request(question.resource, pod)?,
+            _ => container_requests(question, pod)?,
+        };
+        Ok((pod.name().to_owned(), request))
+    };
+    pods.iter().map(of).collect()
+}
+
+fn has_pod_level_requests(pod: &Pod) -> bool {
+    let requests = pod.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref());
+    requests.is_some_and(|list| !list.is_empty())
+}
+
+/// Returns the request of a pod that has requests itself; they override those of its containers.
+fn pod_level_request(resource: &str, pod: &Pod) -> Result<i64, String> {
+    let value = serde_json::to_value(pod).map_err(|error| error.to_string())?;
+    let requests = corten_api::quota::pod_resources(&value, "requests");
+    let request = requests.get(resource).map(|request| narrowed(request.as_milli()));
+    request.ok_or_else(|| format!("missing pod-level request for {resource} in Pod {}", pod.name()))
+}
+
+/// Returns the sum of the requests of the containers in question; every one must have a request.
+fn container_requests(question: &Question<'_>, pod: &Pod) -> Result<i64, String> {
+    let spec = pod.spec.as_ref();
+    let init = spec.and_then(|spec| spec.init_containers.as_ref()).into_iter().flatten();
+    let sidecars = init.filter(|container| container.restart_policy.as_deref() == Some("Always"));
+    let all = spec.into_iter().flat_map(|spec| &spec.containers).chain(sidecars);
+    let mut counted = all.filter(|container| question.container.is_none_or(|name| container.name == name)).peekable();
+    if let (Some(name), None) = (question.container, counted.peek()) {
+        return Err(format!("container {name} not found in Pod {}", pod.name()));
     }
-    Ok(all)
+    counted.try_fold(0_i64, |sum, container| {
+        let requests = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
+        let request = requests.and_then(|requests| Quantity::parse(&requests.get(question.resource)?.0).ok());
+        let request = request.ok_or_else(|| {
+            format!("missing request for {} in container {} of Pod {}", question.resource, container.name, pod.name())
+        })?;
+        Ok(sum.saturating_add(narrowed(request.as_milli())))
+    })
 }
 
 /// Returns the ratio of the usage to the target, the utilization in percent of the requests if the target is one, and
