@@ -19,6 +19,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::json;
 
+use crate::detached::finalizer;
 use crate::provision::access_mode;
 use crate::secrets;
 use crate::worker::{Loop, Next, Watch};
@@ -39,7 +40,7 @@ impl Loop for Attacher {
 
     fn watches(&self) -> Vec<Watch> {
         let world = self.world.clone();
-        // A volume that is being deleted is let go when its last attachment is gone.
+        // A volume that got its finalizer is attached next.
         let of_volume = move |change: &Change| -> Vec<Key> {
             let attachments: Vec<VolumeAttachment> = world.all();
             let is_its =
@@ -60,9 +61,8 @@ impl Loop for Attacher {
 
 impl Attacher {
     pub fn new(world: Arc<World>) -> Attacher {
-        let name: String =
-            world.driver.name.chars().map(|one| if one.is_ascii_alphanumeric() { one } else { '-' }).collect();
-        Attacher { world, finalizer: format!("external-attacher/{name}") }
+        let finalizer = finalizer(&world.driver.name);
+        Attacher { world, finalizer }
     }
 
     async fn sync(&self, key: &Key) -> Next {
@@ -153,11 +153,7 @@ impl Attacher {
         let _ = self.world.patch_status(attachment, json!({"attached": false, "detachError": null})).await;
         let current = self.world.client.find::<VolumeAttachment>("", attachment.name()).await;
         match current {
-            Ok(Some(current)) => {
-                let released = self.world.finalizer(&current, &self.finalizer, false).await;
-                self.release_volume(attachment).await;
-                Next::from(released.map(drop))
-            }
+            Ok(Some(current)) => Next::from(self.world.finalizer(&current, &self.finalizer, false).await.map(drop)),
             Ok(None) => Next::Done,
             Err(error) => Next::from(Err(error)),
         }
@@ -173,19 +169,6 @@ impl Attacher {
             secrets: secrets::read(&self.world, secret.as_ref()).await?,
         };
         self.world.driver.unpublish_volume(request).await.map_err(|error| error.to_string())
-    }
-
-    /// Lets a volume that is being deleted go with its last attachment.
-    async fn release_volume(&self, detached: &VolumeAttachment) {
-        let Ok(volume) = self.volume(detached) else { return };
-        let others: Vec<VolumeAttachment> = self.world.all();
-        let is_attached = others.iter().any(|one| {
-            one.name() != detached.name()
-                && one.spec.source.persistent_volume_name == detached.spec.source.persistent_volume_name
-        });
-        if !is_attached && let Err(error) = self.world.finalizer(&volume, &self.finalizer, false).await {
-            tracing::debug!(%error, "cannot release a volume that is detached");
-        }
     }
 
     fn volume(&self, attachment: &VolumeAttachment) -> Result<PersistentVolume, String> {

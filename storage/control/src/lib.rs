@@ -13,6 +13,7 @@
 mod attach;
 mod backup;
 mod capacity;
+mod detached;
 mod driver;
 pub mod fuzz;
 mod group_snapshot;
@@ -164,6 +165,9 @@ fn loops(world: &Arc<World>) -> Vec<Arc<dyn Loop>> {
     }
     // A volume of one node is not attached; without the loop its attachment would wait for ever.
     loops.push(Arc::new(attach::Attacher::new(world.clone())));
+    if driver.publishes_volumes() {
+        loops.push(Arc::new(detached::Detached::new(world.clone())));
+    }
     if driver.expands_volumes() {
         loops.push(Arc::new(resize::Resizer::new(world.clone())));
     }

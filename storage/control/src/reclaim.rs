@@ -7,12 +7,13 @@ use std::sync::Arc;
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use corten_api::k8s_openapi::api::storage::v1::VolumeAttachment;
-use corten_client::{Change, DeleteOptions};
+use corten_client::DeleteOptions;
 use corten_meta::Key;
 use corten_plugins::csi;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
+use crate::detached::{names, volume_of};
 use crate::secrets;
 use crate::topology;
 use crate::worker::{Loop, Next, Watch};
@@ -49,8 +50,7 @@ fn decide(volume: &PersistentVolume, attachments: &[VolumeAttachment]) -> Decisi
         (_, false, true) if has_finalizer(volume, FINALIZER) && phase != "Bound" => return Decision::Release,
         _ => return Decision::Keep,
     }
-    let is_its = |one: &&VolumeAttachment| one.spec.source.persistent_volume_name.as_deref() == Some(volume.name());
-    match attachments.iter().find(is_its) {
+    match attachments.iter().find(|one| names(one, volume)) {
         Some(one) => {
             let message =
                 format!("persistentvolume {} is still attached to node {}", volume.name(), one.spec.node_name);
@@ -66,14 +66,9 @@ impl Loop for Reclaimer {
     }
 
     fn watches(&self) -> Vec<Watch> {
-        let of_attachment = |change: &Change| -> Vec<Key> {
-            let attachment = change.object().and_then(|object| VolumeAttachment::decode(&object.bytes).ok());
-            let volume = attachment.and_then(|one| one.spec.source.persistent_volume_name);
-            volume.map(|name| Key::new("", name)).into_iter().collect()
-        };
         vec![
             Watch::own(self.world.cache::<PersistentVolume>()),
-            Watch { cache: self.world.cache::<VolumeAttachment>(), keys: Box::new(of_attachment) },
+            Watch { cache: self.world.cache::<VolumeAttachment>(), keys: Box::new(volume_of) },
             Watch::read(self.world.cache::<Node>()),
         ]
     }
